@@ -1,0 +1,1 @@
+"""Transformers of three forms from one set of parts."""
