@@ -1,0 +1,186 @@
+"""The line that a training run shows while it works."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as Bar
+
+REFRESH_SECONDS = 0.1  # as often as rich redraws; between two redraws a step costs one clock read
+
+
+class Progress(ProgressBar):
+    """Steps done, loss, learning rate, tokens per second and time left, on one line.
+
+    Redraws the line on a terminal; elsewhere (a file, a cluster's log) prints it anew every
+    `line_seconds`. Figures come from the mapping `status` of the LightningModule, keys `loss`,
+    `validation_loss`, `lr` and `tokens_per_second`; a key that it lacks is left out. Nothing is
+    read from the device, so that watching a run does not slow it.
+
+    Steps are optimizer steps. Time left is what remains at the mean rate of this process,
+    validation included, the first step (compiling, warming up) left out.
+
+    Args:
+        line_seconds: seconds between two lines where there is no terminal.
+        console: where to draw; None: standard error, so that standard output holds results only.
+    """
+
+    def __init__(self, line_seconds: float = 10.0, console: Console | None = None) -> None:
+        super().__init__()
+        self.line_seconds = line_seconds
+        self.console = console if console is not None else Console(stderr=True)
+        self._enabled = True
+        self._bar: Bar | None = None
+        self._task = TaskID(0)
+        self._drawn = float("-inf")
+        self._printed: int | None = None
+        self._began: tuple[int, float] | None = None
+
+    def enable(self) -> None:
+        self._enabled = True
+
+    def disable(self) -> None:
+        self._enabled = False
+        self._close()
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print above the line; what `trainer.print` and `module.print` call."""
+        if self._enabled:
+            self.console.print(*args, **kwargs)
+
+    # training
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._began = None
+        self._printed = None
+        self._drawn = float("-inf") if self.console.is_terminal else time.monotonic()
+        if self._enabled and self.console.is_terminal:
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[line]}"),
+                console=self.console,
+                transient=True,
+                refresh_per_second=1 / REFRESH_SECONDS,
+            )
+            total = trainer.max_steps if trainer.max_steps > 0 else None
+            self._task = self._bar.add_task("train", total=total, completed=trainer.global_step, line="")
+            self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._began is None:
+            self._began = (trainer.global_step, time.monotonic())
+        self._draw("train", trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._enabled and self._began is not None:
+            step = trainer.global_step
+            self._close()
+            if self._printed != step:  # the final figures stay on the screen, also of a transient bar
+                self._print_line(trainer, pl_module)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._close()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._close()
+
+    # validation, test
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if trainer.sanity_checking:
+            return
+        total = _count(trainer.num_val_batches, dataloader_idx)
+        self._draw(f"validate {batch_idx + 1}/{total}", trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._draw("train", trainer, pl_module)
+
+    # the line
+
+    def _draw(self, what: str, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self._enabled:
+            return
+        now = time.monotonic()
+        if self._bar is not None:
+            if now - self._drawn >= REFRESH_SECONDS:
+                self._drawn = now
+                line = self._line(trainer, pl_module)
+                self._bar.update(self._task, description=what, completed=trainer.global_step, line=line)
+        elif not self.console.is_terminal and now - self._drawn >= self.line_seconds:
+            self._drawn = now
+            self._print_line(trainer, pl_module, what)
+
+    def _print_line(self, trainer: Trainer, pl_module: LightningModule, what: str = "train") -> None:
+        self._printed = trainer.global_step
+        line = self._line(trainer, pl_module)
+        self.console.print(f"{what}  {line}", markup=False, highlight=False, soft_wrap=True)
+
+    def _line(self, trainer: Trainer, pl_module: LightningModule) -> str:
+        step, total = trainer.global_step, trainer.max_steps
+        parts = [f"step {step}/{total}" if total > 0 else f"step {step}"]
+        parts += figures(getattr(pl_module, "status", {}))
+        if total > step and self._began is not None and step > self._began[0]:
+            seconds = (time.monotonic() - self._began[1]) / (step - self._began[0])
+            parts.append(f"{duration(seconds * (total - step))} left")
+        return "  ".join(parts)
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+            sys.stderr.flush()
+
+
+def figures(status: Mapping[str, float]) -> list[str]:
+    """The known figures of `status` as people read them, in a fixed order."""
+    shown = []
+    if "loss" in status:
+        shown.append(f"loss {status['loss']:.4f}")
+    if "validation_loss" in status:
+        shown.append(f"validation {status['validation_loss']:.4f}")
+    if "lr" in status:
+        shown.append(f"lr {status['lr']:.1e}")
+    if "tokens_per_second" in status:
+        shown.append(f"{rate(status['tokens_per_second'])} tokens/s")
+    return shown
+
+
+def rate(per_second: float) -> str:
+    """Three significant digits with a unit: `950`, `12.3k`, `1.25M`."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if per_second >= limit:
+            value = per_second / limit
+            return f"{value:.0f}{unit}" if value >= 100 else f"{value:.3g}{unit}"
+    return f"{per_second:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """`0:41`, `12:05`, `3:07:09`, `2d 03:07:09`."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
+
+
+def _count(batches: Any, dataloader_idx: int) -> str:
+    count = batches[dataloader_idx] if isinstance(batches, list) else batches
+    return str(count) if count != float("inf") else "?"
