@@ -1,0 +1,127 @@
+"""Next-token prediction."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from triform.data.tokenizers import Tokenizer
+from triform.generation import generate
+from triform.layers.losses import CrossEntropy
+from triform.tasks.objective import (
+    IGNORED,
+    Batch,
+    Key,
+    Measures,
+    Objective,
+    Sample,
+    model_inputs,
+    pad,
+    padding_mask,
+    present,
+)
+
+
+class CausalLM(Objective):
+    """Predicts each token from those before it (Radford et al. 2018, equation 1).
+
+    The one shift happens here: position t of `input_ids` is labelled with token t + 1. Documents in one row do not
+    see each other. The end mark of a document opens the next one, so that every token but a row's first is predicted.
+
+    Args:
+        label_smoothing: share of the target's probability spread over the vocabulary, in [0, 1).
+        prompt: text that the sample shown at the end continues; null: the beginning of the held-out text.
+        sample_tokens: length of that sample in tokens.
+        temperature: of that sample; 0 takes the likeliest token.
+    """
+
+    kinds = ("text",)
+    families = ("decoder",)
+    measures = ("accuracy",)
+
+    def __init__(
+        self,
+        label_smoothing: float,
+        prompt: str | None,
+        sample_tokens: int,
+        temperature: float,
+        *,
+        family: str,
+        tokenizer: Tokenizer,
+        labels: Sequence[str] | None,
+        seq_len: int,
+        seed: int,
+    ) -> None:
+        self.prompt, self.sample_tokens, self.temperature = prompt, sample_tokens, temperature
+        self.tokenizer, self.seed = tokenizer, seed
+        self.train_loss, self.plain_loss = CrossEntropy(label_smoothing), CrossEntropy(0.0)
+
+    def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
+        inputs = [example["ids"][:-1] for example in examples]
+        labels = [example["ids"][1:] for example in examples]
+        batch: Batch = {
+            "input_ids": pad(inputs, self.tokenizer.pad_id),
+            "padding_mask": padding_mask(inputs),
+            "labels": pad(labels, IGNORED),
+            "n_tokens": sum(map(len, inputs)),
+            "n_targets": sum(map(len, labels)),
+        }
+        if any("documents" in example for example in examples):
+            batch |= packed(
+                [example["documents"][1:] if "documents" in example else np.zeros(len(row), dtype=np.int64)
+                 for example, row in zip(examples, inputs, strict=True)]
+            )  # fmt: skip
+        return present(batch)
+
+    def hidden(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model(**model_inputs(batch)).hidden
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
+
+    def evaluate(self, model: nn.Module, batch: Batch) -> Measures:
+        return token_measures(model.head(self.hidden(model, batch)), batch, self.plain_loss)
+
+    def samples(self, model: nn.Module, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
+        if self.prompt is not None:
+            prompts = [self.tokenizer.encode(self.prompt)]
+        else:
+            prompts = [list(map(int, example["ids"][: max(1, len(example["ids"]) // 4)])) for example in examples]
+        return [
+            Sample(self.tokenizer.decode(prompt), self.tokenizer.decode(self._continuation(model, prompt)))
+            for prompt in prompts
+            if prompt
+        ]
+
+    def _continuation(self, model: nn.Module, prompt: list[int]) -> list[int]:
+        room = min(self.sample_tokens, model.max_seq_len - len(prompt))
+        device = next(model.parameters()).device
+        ids = generate(
+            model,
+            torch.tensor([prompt], device=device),
+            max_new_tokens=max(room, 1),
+            do_sample=self.temperature > 0,
+            temperature=self.temperature or 1.0,
+            pad_id=self.tokenizer.pad_id,
+            seed=self.seed,
+        )
+        return ids[0, len(prompt) :].tolist()
+
+
+def packed(documents: Sequence[Sequence[int]]) -> Batch:
+    """Document of each token, counted from 1 within the row (0: padding), and its position in its document."""
+    numbers, positions = [], []
+    for row in documents:
+        lengths = [len(list(run)) for _, run in itertools.groupby(row)]
+        numbers.append([n for n, length in enumerate(lengths, start=1) for _ in range(length)])
+        positions.append([p for length in lengths for p in range(length)])
+    return {"document_ids": pad(numbers, 0), "position_ids": pad(positions, 0)}
+
+
+def token_measures(logits: Tensor, batch: Batch, loss: CrossEntropy) -> Measures:
+    """Loss and share of right first guesses over the batch's targets."""
+    right = (logits.argmax(-1) == batch["labels"]).sum()
+    return Measures(loss(logits, batch["labels"]), batch["n_targets"], {"accuracy": (right, batch["n_targets"])})

@@ -1,0 +1,124 @@
+"""Masked-token prediction."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from triform.data.tokenizers import Tokenizer
+from triform.layers.losses import CrossEntropy
+from triform.tasks.causal_lm import packed, token_measures
+from triform.tasks.objective import (
+    IGNORED,
+    Batch,
+    Key,
+    Measures,
+    Objective,
+    Sample,
+    model_inputs,
+    pad,
+    padding_mask,
+    present,
+)
+
+
+class MaskedLM(Objective):
+    """Restores tokens that were hidden (Devlin et al. 2019, section 3.1).
+
+    Of the chosen tokens 80 % become [MASK], 10 % a random ordinary token, 10 % stay. Chosen anew in each epoch, from
+    (seed, epoch, index) alone. Special tokens are never chosen. Each row has at least one target.
+
+    Args:
+        mask_share: share of a row's tokens that is chosen, in (0, 1].
+
+    Raises:
+        ValueError: `mask_share` is out of range, or the tokenizer has no [MASK].
+    """
+
+    kinds = ("text",)
+    families = ("encoder",)
+    measures = ("accuracy",)
+
+    def __init__(
+        self,
+        mask_share: float,
+        *,
+        family: str,
+        tokenizer: Tokenizer,
+        labels: Sequence[str] | None,
+        seq_len: int,
+        seed: int,
+    ) -> None:
+        if not 0 < mask_share <= 1:
+            raise ValueError(f"MaskedLM: mask_share={mask_share} is not in (0, 1]; set task.mask_share, 0.15 in BERT")
+        self.mask_share, self.tokenizer, self.seed, self.seq_len = mask_share, tokenizer, seed, seq_len
+        self.cross_entropy = CrossEntropy(0.0)
+
+    def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
+        rows = [np.asarray(example["ids"][: self.seq_len], dtype=np.int64) for example in examples]
+        noisy = [self._hide(row, key) for row, key in zip(rows, keys, strict=True)]
+        batch: Batch = {
+            "input_ids": pad([row for row, _ in noisy], self.tokenizer.pad_id),
+            "padding_mask": padding_mask(rows),
+            "labels": pad([labels for _, labels in noisy], IGNORED),
+            "n_tokens": sum(map(len, rows)),
+            "n_targets": sum(int((labels != IGNORED).sum()) for _, labels in noisy),
+        }
+        if any("documents" in example for example in examples):
+            batch |= packed(
+                [example["documents"][: self.seq_len] if "documents" in example else np.zeros(len(row), dtype=np.int64)
+                 for example, row in zip(examples, rows, strict=True)]
+            )  # fmt: skip
+        return present(batch)
+
+    def hidden(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model(**model_inputs(batch)).hidden
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model.head(self.hidden(model, batch), batch["labels"], self.cross_entropy)
+
+    def evaluate(self, model: nn.Module, batch: Batch) -> Measures:
+        return token_measures(model.head(self.hidden(model, batch)), batch, self.cross_entropy)
+
+    def samples(self, model: nn.Module, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
+        device = next(model.parameters()).device
+        samples = []
+        for index, example in enumerate(examples):
+            batch = self.collate([{"ids": example["ids"][:48]}], [(0, index)])
+            inputs = {key: value.to(device) for key, value in model_inputs(batch).items()}
+            guesses = model(**inputs).logits.argmax(-1)[0].cpu()
+            hidden = (batch["labels"][0] != IGNORED).nonzero().flatten().tolist()
+            shown = batch["input_ids"][0].tolist()
+            pieces = [f"[{hidden.index(i) + 1}]" if i in hidden else self._text([token]) for i, token in enumerate(shown)]
+            samples.append(
+                Sample(
+                    source="".join(pieces),
+                    output=", ".join(f"{n + 1}: {self._text([int(guesses[i])])!r}" for n, i in enumerate(hidden)),
+                    target=", ".join(
+                        f"{n + 1}: {self._text([int(batch['labels'][0, i])])!r}" for n, i in enumerate(hidden)
+                    ),
+                )
+            )
+        return samples
+
+    def _hide(self, row: np.ndarray, key: Key) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng([self.seed, *key])
+        labels, noisy = np.full_like(row, IGNORED), row.copy()
+        ordinary = np.flatnonzero(row >= self.tokenizer.n_special)
+        if not len(ordinary):
+            return noisy, labels
+        chosen = ordinary[rng.random(len(ordinary)) < self.mask_share]
+        if not len(chosen):
+            chosen = ordinary[rng.integers(len(ordinary), size=1)]
+        labels[chosen] = row[chosen]
+        fate = rng.random(len(chosen))
+        noisy[chosen[fate < 0.8]] = self.tokenizer.mask_id
+        swapped = chosen[fate >= 0.9]
+        noisy[swapped] = rng.integers(self.tokenizer.n_special, self.tokenizer.vocab_size, size=len(swapped))
+        return noisy, labels
+
+    def _text(self, ids: list[int]) -> str:
+        return self.tokenizer.decode(ids)
+
+

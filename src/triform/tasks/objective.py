@@ -1,0 +1,114 @@
+"""What a task is: how examples become batches, what is minimised, what is measured."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+
+Batch = dict[str, Any]
+Key = tuple[int, int]
+"""(epoch, index) of an example: all that its noise depends on besides the run's seed."""
+
+IGNORED = -100
+"""Label of a position that is no target."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One example with what the model made of it; `correct` is None where nothing is right or wrong."""
+
+    source: str
+    output: str
+    target: str | None = None
+    correct: bool | None = None
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Sums of one evaluation batch: the loss over `n_targets` labels, and name -> (sum, count) pairs."""
+
+    loss: Tensor
+    n_targets: int
+    ratios: Mapping[str, tuple[Tensor, int]]
+
+
+class Objective(ABC):
+    """A task without its training loop, so that it runs in a notebook as well as under Lightning.
+
+    `conf/task/*.yaml` names a subclass; the runner calls it with `family` (of the model), `tokenizer`, `labels`
+    (class names, or None), `seq_len` (longest row in tokens) and `seed`.
+    """
+
+    kinds: ClassVar[tuple[str, ...]]
+    """Kinds of data that it learns from: "text", "pairs", "labelled"."""
+    families: ClassVar[tuple[str, ...]]
+    """Families of model that it trains."""
+    monitor: ClassVar[tuple[str, str]] = ("loss", "min")
+    """Measure that picks the best checkpoint, and which way it improves."""
+    measures: ClassVar[tuple[str, ...]] = ()
+    """Names of the ratios that `evaluate` returns besides the loss."""
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
+        """Make a batch of examples. None at all gives one row of padding without a target."""
+
+    @abstractmethod
+    def hidden(self, model: nn.Module, batch: Batch) -> Tensor:
+        """States from which the head predicts the labels."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Loss summed over the batch's targets: what is trained on."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, batch: Batch) -> Measures:
+        """Loss without smoothing and the task's measures."""
+
+    @abstractmethod
+    def samples(self, model: nn.Module, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
+        """What the model makes of some examples, as text."""
+
+    def model_arguments(self) -> dict[str, Any]:
+        """What the model must be built with for this task, such as another head."""
+        return {}
+
+
+def metrics(objective: Objective) -> dict[str, MeanMetric]:
+    """Exact means over batches and ranks, in float64."""
+    names = ("loss", *objective.measures)
+    return {name: MeanMetric(sync_on_compute=True).set_dtype(torch.float64) for name in names}
+
+
+def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    """Rows of token ids as one matrix, filled up on the right; no rows give one row of one `value`."""
+    length = max((len(row) for row in rows), default=1) or 1
+    matrix = torch.full((len(rows) or 1, length), value, dtype=torch.long)
+    for i, row in enumerate(rows):
+        matrix[i, : len(row)] = torch.as_tensor(row, dtype=torch.long)
+    return matrix
+
+
+def padding_mask(rows: Sequence[Sequence[int]]) -> Tensor | None:
+    """True where a token is real. None when every row is full, so that faster kernels apply."""
+    lengths = torch.tensor([len(row) for row in rows] or [0])
+    longest = max(int(lengths.max()), 1)
+    mask = torch.arange(longest) < lengths[:, None]
+    return None if bool(mask.all()) else mask
+
+
+def present(batch: Mapping[str, Any]) -> Batch:
+    """The batch without its absent (None) entries."""
+    return {key: value for key, value in batch.items() if value is not None}
+
+
+def model_inputs(batch: Batch) -> dict[str, Tensor]:
+    """What of a batch a single stack reads."""
+    return {
+        key: batch[key]
+        for key in ("input_ids", "padding_mask", "position_ids", "document_ids")
+        if batch.get(key) is not None
+    }
