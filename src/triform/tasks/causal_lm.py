@@ -1,6 +1,7 @@
 """Next-token prediction."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from triform.tasks.objective import (
     model_inputs,
     pad,
     padding_mask,
+    perplexity,
     present,
 )
 
@@ -41,6 +43,7 @@ class CausalLM(Objective):
     kinds = ("text",)
     families = ("decoder",)
     measures = ("accuracy",)
+    derived = ("perplexity", "bits_per_byte")
 
     def __init__(
         self,
@@ -84,6 +87,12 @@ class CausalLM(Objective):
 
     def evaluate(self, model: nn.Module, batch: Batch) -> Measures:
         return token_measures(model.head(self.hidden(model, batch)), batch, self.plain_loss)
+
+    def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
+        figures = {"perplexity": perplexity(loss)}
+        if n_bytes:
+            figures["bits_per_byte"] = loss * n_targets / math.log(2) / n_bytes
+        return figures
 
     def samples(self, model: nn.Module, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         if self.prompt is not None:

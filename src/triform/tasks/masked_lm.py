@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from triform.data.tokenizers import Tokenizer
+from triform.data.tokenizers import SPECIAL_TOKENS, Tokenizer
 from triform.layers.losses import CrossEntropy
 from triform.tasks.causal_lm import packed, token_measures
 from triform.tasks.objective import (
@@ -19,6 +19,7 @@ from triform.tasks.objective import (
     model_inputs,
     pad,
     padding_mask,
+    perplexity,
     present,
 )
 
@@ -39,6 +40,7 @@ class MaskedLM(Objective):
     kinds = ("text",)
     families = ("encoder",)
     measures = ("accuracy",)
+    derived = ("perplexity",)
 
     def __init__(
         self,
@@ -81,6 +83,9 @@ class MaskedLM(Objective):
     def evaluate(self, model: nn.Module, batch: Batch) -> Measures:
         return token_measures(model.head(self.hidden(model, batch)), batch, self.cross_entropy)
 
+    def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
+        return {"perplexity": perplexity(loss)}
+
     def samples(self, model: nn.Module, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         device = next(model.parameters()).device
         samples = []
@@ -105,7 +110,7 @@ class MaskedLM(Objective):
     def _hide(self, row: np.ndarray, key: Key) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng([self.seed, *key])
         labels, noisy = np.full_like(row, IGNORED), row.copy()
-        ordinary = np.flatnonzero(row >= self.tokenizer.n_special)
+        ordinary = np.flatnonzero(row >= len(SPECIAL_TOKENS))
         if not len(ordinary):
             return noisy, labels
         chosen = ordinary[rng.random(len(ordinary)) < self.mask_share]
@@ -115,7 +120,7 @@ class MaskedLM(Objective):
         fate = rng.random(len(chosen))
         noisy[chosen[fate < 0.8]] = self.tokenizer.mask_id
         swapped = chosen[fate >= 0.9]
-        noisy[swapped] = rng.integers(self.tokenizer.n_special, self.tokenizer.vocab_size, size=len(swapped))
+        noisy[swapped] = rng.integers(len(SPECIAL_TOKENS), self.tokenizer.vocab_size, size=len(swapped))
         return noisy, labels
 
     def _text(self, ids: list[int]) -> str:

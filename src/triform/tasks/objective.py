@@ -1,5 +1,6 @@
 """What a task is: how examples become batches, what is minimised, what is measured."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
 
 Batch = dict[str, Any]
 Key = tuple[int, int]
@@ -51,6 +51,8 @@ class Objective(ABC):
     """Measure that picks the best checkpoint, and which way it improves."""
     measures: ClassVar[tuple[str, ...]] = ()
     """Names of the ratios that `evaluate` returns besides the loss."""
+    derived: ClassVar[tuple[str, ...]] = ()
+    """Names of the figures that `derive` adds."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
@@ -72,15 +74,13 @@ class Objective(ABC):
     def samples(self, model: nn.Module, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         """What the model makes of some examples, as text."""
 
+    def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
+        """Figures that follow from the mean loss over a split of `n_bytes` bytes of text."""
+        return {}
+
     def model_arguments(self) -> dict[str, Any]:
         """What the model must be built with for this task, such as another head."""
         return {}
-
-
-def metrics(objective: Objective) -> dict[str, MeanMetric]:
-    """Exact means over batches and ranks, in float64."""
-    names = ("loss", *objective.measures)
-    return {name: MeanMetric(sync_on_compute=True).set_dtype(torch.float64) for name in names}
 
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
@@ -112,3 +112,8 @@ def model_inputs(batch: Batch) -> dict[str, Tensor]:
         for key in ("input_ids", "padding_mask", "position_ids", "document_ids")
         if batch.get(key) is not None
     }
+
+
+def perplexity(loss: float) -> float:
+    """exp of the mean loss; infinite where a float cannot hold it."""
+    return math.exp(loss) if loss < 700 else math.inf

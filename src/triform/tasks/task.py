@@ -3,16 +3,19 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import lightning as L
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from torchmetrics import MeanMetric, Metric, SumMetric
 
-from triform.tasks.objective import Batch, Objective, metrics
+from triform.tasks.objective import Batch, Objective
 
 
 class Task(L.LightningModule):
@@ -29,6 +32,8 @@ class Task(L.LightningModule):
         seed: of the initial weights and of dropout.
         log_interval: optimizer steps between two records of the training loss.
         gradient_clip: largest 2-norm of the gradient; None: unlimited.
+        compile: let torch compile the model's forward; keys of its weights stay plain.
+        n_bytes: split -> bytes of its text, for bits per byte.
     """
 
     def __init__(
@@ -40,11 +45,14 @@ class Task(L.LightningModule):
         seed: int,
         log_interval: int,
         gradient_clip: float | None,
+        compile: bool,
+        n_bytes: Mapping[str, int],
     ) -> None:
         super().__init__()
         self.model_factory, self.objective = model_factory, objective
         self.optimizer_factory, self.schedule = optimizer_factory, schedule
         self.seed, self.log_interval, self.gradient_clip = seed, log_interval, gradient_clip
+        self.compile_model, self.n_bytes = compile, n_bytes
         self.model: nn.Module | None = None
         self.status: dict[str, float] = {}
         """Figures of the last record, as a progress bar shows them."""
@@ -52,16 +60,21 @@ class Task(L.LightningModule):
         """Real tokens read by all ranks so far."""
         self.seconds = 0.0
         """Time spent training and validating so far, over all resumes."""
+        self.seconds_agreed = 0.0
+        """The same at the last optimizer step, equal on all ranks: what they decide by."""
         self.stop_requested = False
         """Set by a signal; agreed upon among the ranks at the next optimizer step as `stop_agreed`."""
         self.stop_agreed = False
         self.stepped = False
         """Whether the last micro-batch ended an optimizer step."""
-        self._metrics = metrics(objective)
-        self._window = torch.zeros(4, dtype=torch.float64)  # loss, targets, tokens, requests to stop
-        self._step = torch.zeros(4, dtype=torch.float64)
+        self.measured: dict[str, float] = {}
+        """Figures of the last evaluation, over all its batches and ranks."""
+        self._means = {name: _exact(MeanMetric()) for name in ("loss", *objective.measures)}
+        self._n_targets = _exact(SumMetric())
+        self._counts = _Counts()
+        self._window = _Window()
+        self._group: Any = None
         self._norm: Tensor | None = None
-        self._window_seconds = 0.0
         self._clock = time.perf_counter()
 
     # Building
@@ -73,6 +86,8 @@ class Task(L.LightningModule):
             model = self.model_factory()
         model.to_empty(device=self.device)
         model.initialise(self.seed)
+        if self.compile_model:
+            model.compile(dynamic=True)
         self.model = model
 
     def configure_optimizers(self) -> dict[str, Any]:
@@ -86,6 +101,10 @@ class Task(L.LightningModule):
 
     # Training
 
+    def on_fit_start(self) -> None:
+        if self.trainer.world_size > 1:  # counts live on the host: agreeing on them must not wait for a device
+            self._group = dist.new_group(backend="gloo")
+
     def on_train_start(self) -> None:
         self._clock = time.perf_counter()
 
@@ -96,25 +115,24 @@ class Task(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.objective.loss(self.model, batch)
-        self._step[1] += batch["n_targets"]
-        self._step[2] += batch["n_tokens"]
-        self._step[0] += loss.detach()
+        self._counts.targets += batch["n_targets"]
+        self._counts.tokens += batch["n_tokens"]
+        self._window.loss = self._window.loss + loss.detach().double()
         return loss
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        self._step[3] = float(self.stop_requested)
-        cut = self.trainer.accumulate_grad_batches
-        if self.trainer.world_size > 1:
-            self._step = self.trainer.strategy.reduce(self._step.to(self.device), reduce_op="sum").cpu()
-            cut *= self.trainer.world_size
-        n_targets = max(float(self._step[1]), 1.0)
+        self.tick()
+        self._counts.stop, self._counts.milliseconds = int(self.stop_requested), int(self.seconds * 1000)
+        counts, self._counts = self._counts.over_ranks(self._group), _Counts()
+        divided_by = self.trainer.accumulate_grad_batches * self.trainer.world_size  # by Lightning and by DDP
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        torch._foreach_mul_(gradients, cut / n_targets)
-        self._window += self._step
-        self.tokens += int(self._step[2])
-        self.stop_agreed = bool(self._step[3] > 0)
+        torch._foreach_mul_(gradients, divided_by / max(counts.targets, 1))
+        self._window.targets += counts.targets
+        self._window.tokens += counts.tokens
+        self.tokens += counts.tokens
+        self.stop_agreed = counts.stop > 0
+        self.seconds_agreed = counts.milliseconds / self.trainer.world_size / 1000
         self.stepped = True
-        self._step = torch.zeros_like(self._step)
 
     def configure_gradient_clipping(
         self,
@@ -126,73 +144,83 @@ class Task(L.LightningModule):
         self._norm = nn.utils.clip_grad_norm_(self.parameters(), limit, foreach=True)
 
     def record(self) -> dict[str, float]:
-        """Mean loss over the targets since the last record, and figures of the last step. Reads the device."""
+        """Mean loss over the targets since the last record, and figures of the last step. Waits for the device."""
         self.tick()
-        loss, n_targets, n_tokens, _ = self._window.tolist()
-        seconds, self._window_seconds = self._window_seconds, 0.0
-        self._window.zero_()
+        window, self._window = self._window, _Window()
         self.status = {
-            "loss": loss / max(n_targets, 1.0),
+            "loss": self._over_ranks(window.loss) / max(window.targets, 1),
             "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
-            "gradient_norm": float(self._norm) if self._norm is not None else math.nan,
-            "tokens_per_second": n_tokens / max(seconds, 1e-9),
+            "gradient_norm": math.nan if self._norm is None else float(self._norm),
+            "tokens_per_second": window.tokens / max(window.seconds, 1e-9),
         }
         return self.status
 
     def tick(self) -> None:
-        """Add the time since the last call to `seconds`."""
+        """Add the time since the last call to the run's and, outside validation, to the record's."""
         now = time.perf_counter()
         passed, self._clock = now - self._clock, now
         self.seconds += passed
         if self.trainer.training:
-            self._window_seconds += passed
+            self._window.seconds += passed
+
+    def _over_ranks(self, value: Tensor | float) -> float:
+        total = torch.as_tensor(value, dtype=torch.float64).cpu()
+        if self._group is not None:
+            dist.all_reduce(total, group=self._group)
+        return float(total)
 
     # Evaluation
 
     def on_validation_epoch_start(self) -> None:
         self.tick()
-        self._reset_metrics()
+        self._reset()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._measure(batch)
 
     def on_validation_epoch_end(self) -> None:
-        for name, value in self.measured().items():
-            self.log(f"validation/{name}", value, logger=False, rank_zero_only=False)
-        self.seconds += time.perf_counter() - self._clock
-        self._clock = time.perf_counter()
+        self._conclude("validation")
+        self.tick()
 
     def on_test_epoch_start(self) -> None:
-        self._reset_metrics()
+        self._reset()
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         self._measure(batch)
 
-    def measured(self) -> dict[str, float]:
-        """Means over all batches and ranks since the evaluation began."""
-        return {name: float(metric.compute()) for name, metric in self._metrics.items()}
+    def on_test_epoch_end(self) -> None:
+        self._conclude("test")
 
-    def _reset_metrics(self) -> None:
-        for metric in self._metrics.values():
+    def _reset(self) -> None:
+        for metric in (*self._means.values(), self._n_targets):
             metric.to(self.device).reset()
 
     def _measure(self, batch: Batch) -> None:
         measures = self.objective.evaluate(self.model, batch)
-        pairs = {"loss": (measures.loss, measures.n_targets), **measures.ratios}
-        for name, (total, count) in pairs.items():
+        self._n_targets.update(measures.n_targets)
+        for name, (total, count) in {"loss": (measures.loss, measures.n_targets), **measures.ratios}.items():
             if count:
-                self._metrics[name].update(total.double() / count, count)
+                self._means[name].update(total.double() / count, count)
+
+    def _conclude(self, split: str) -> None:
+        self.measured = {name: float(mean.compute()) for name, mean in self._means.items()}
+        self.measured |= self.objective.derive(
+            self.measured["loss"], float(self._n_targets.compute()), self.n_bytes.get(split)
+        )
+        for name, value in self.measured.items():
+            self.log(f"{split}/{name}", value, logger=False, rank_zero_only=False)
 
     # State
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.tick()
+        loss = self._over_ranks(self._window.loss)
+        self._window.loss = loss if self.global_rank == 0 else 0.0
         checkpoint["progress"] = {
             "step": self.trainer.global_step,
             "tokens": self.tokens,
             "seconds": self.seconds,
-            "window": self._window.tolist(),
-            "window_seconds": self._window_seconds,
+            "window": {**vars(self._window), "loss": loss},
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -204,14 +232,49 @@ class Task(L.LightningModule):
         progress = checkpoint["progress"]
         checkpoint.pop("loops", None)
         self.tokens, self.seconds = progress["tokens"], progress["seconds"]
-        self._window = torch.tensor(progress["window"], dtype=torch.float64)
-        self._window_seconds = progress["window_seconds"]
+        self.seconds_agreed = self.seconds
+        self._window = _Window(**progress["window"])
+        if self.global_rank != 0:
+            self._window.loss = 0.0
         loop, step = self.trainer.fit_loop.epoch_loop, progress["step"]
         counters = (loop.batch_progress.total, loop.automatic_optimization.optim_progress.optimizer.step.total)
         for counter, value in zip(counters, (step * self.trainer.accumulate_grad_batches, step), strict=True):
             for name in vars(counter):
                 setattr(counter, name, value)
         loop._batches_that_stepped = step
+
+
+@dataclass
+class _Counts:
+    """What one optimizer step was made of."""
+
+    targets: int = 0
+    tokens: int = 0
+    stop: int = 0
+    milliseconds: int = 0
+
+    def over_ranks(self, group: Any) -> "_Counts":
+        """Sums over the ranks of `group`; None: there is one rank."""
+        if group is None:
+            return self
+        total = torch.tensor(astuple(self))
+        dist.all_reduce(total, group=group)
+        return _Counts(*total.tolist())
+
+
+@dataclass
+class _Window:
+    """Sums since the last record. `loss` is this rank's and stays on its device, the counts are of all ranks."""
+
+    loss: Tensor | float = 0.0
+    targets: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+def _exact(metric: Metric) -> Metric:
+    """A metric that sums in float64."""
+    return metric.set_dtype(torch.float64)
 
 
 def noise_seed(*parts: int) -> int:

@@ -1,0 +1,177 @@
+"""Checkpoints: written whole or not at all, read without unpickling objects."""
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from triform.tasks.task import Task
+from triform.training.budget import Budget
+from triform.training.record import validation_values
+from triform.training.signals import Preempted
+
+LAST, BEST = "last.ckpt", "best.ckpt"
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the target, syncs and renames: a crash or a full disk leaves the previous file as it was."""
+
+    def save_checkpoint(self, checkpoint: Mapping[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            with aside.open("wb") as file:
+                torch.save(dict(checkpoint), file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, target)
+        finally:
+            aside.unlink(missing_ok=True)
+        sync_folder(target.parent)
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
+        return read_checkpoint(Path(path))
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Tensors, numbers, texts and their containers; never an object.
+
+    Raises:
+        ValueError: the file is missing or damaged.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist; the run stopped before its first checkpoint") from None
+    except (RuntimeError, OSError, EOFError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} cannot be read ({reason}); it is damaged, use another checkpoint") from error
+
+
+def newest(folder: Path) -> Path | None:
+    """The checkpoint to go on from: `last`, or `best` where that one is missing or damaged."""
+    for name in (LAST, BEST):
+        if (folder / name).exists():
+            try:
+                read_checkpoint(folder / name)
+            except ValueError as error:
+                print(error)
+            else:
+                return folder / name
+    return None
+
+
+class Checkpoints(Checkpoint):
+    """Decides after each optimizer step: validate, save, stop; in this order, so that nothing is done twice or lost.
+
+    `last` is saved every `save_interval` steps, after each validation that is due at the same step, at the end, and
+    when a signal asks to stop. `best` is the one with the best validation figure; NaN never is.
+
+    Args:
+        folder: of the checkpoint files.
+        monitor: name of the validation figure.
+        mode: "min" or "max".
+        save_interval: optimizer steps between two saves; None: with each validation only.
+        val_interval: optimizer steps between two validations; None: at the end only.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        monitor: str,
+        mode: str,
+        save_interval: int | None,
+        val_interval: int | None,
+        budget: Budget,
+    ) -> None:
+        self.folder, self.monitor, self.sign = folder, monitor, 1 if mode == "min" else -1
+        self.save_interval, self.val_interval, self.budget = save_interval, val_interval, budget
+        self.best: dict[str, float] = {}
+        self.best_step: int | None = None
+        self._validation_missed = False
+
+    # What is kept
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "best": dict(self.best),
+            "best_step": self.best_step,
+            "validation_missed": self._validation_missed,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best, self.best_step = dict(state_dict["best"]), state_dict["best_step"]
+        self._validation_missed = state_dict["validation_missed"]
+
+    # When
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._validation_missed:  # the run was stopped between a step and its validation
+            self._validation_missed = False
+            trainer.validating = True
+            trainer.fit_loop.epoch_loop.val_loop.run()
+            trainer.training = True
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(pl_module, Task)
+        if not pl_module.stepped:
+            trainer.val_check_batch = math.inf
+            return
+        step = trainer.global_step
+        over = self.budget.spent(step, pl_module.seconds_agreed)
+        validate = over or (self.val_interval is not None and step % self.val_interval == 0)
+        trainer.val_check_batch = 1 if validate else math.inf  # Lightning validates right after this hook, or not
+        if pl_module.stop_agreed:
+            self._validation_missed = validate
+            self._save(trainer)
+            raise Preempted(step)
+        if over:
+            trainer.should_stop = True
+        if not validate and self.save_interval is not None and step % self.save_interval == 0:
+            self._save(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking or trainer.state.fn != "fit":
+            return
+        values = validation_values(trainer)
+        better = self._better(values[self.monitor])
+        if better:
+            self.best, self.best_step = values, trainer.global_step
+        self._save(trainer)
+        if better and trainer.is_global_zero:
+            link(self.folder / LAST, self.folder / BEST)
+
+    def _better(self, value: float) -> bool:
+        if not math.isfinite(value):
+            return False
+        return not self.best or self.sign * value < self.sign * self.best[self.monitor]
+
+    def _save(self, trainer: Trainer) -> None:
+        trainer.save_checkpoint(self.folder / LAST)
+
+
+def link(source: Path, target: Path) -> None:
+    """Make `target` the same file as `source`, in one step; files here are replaced, never changed."""
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
+    os.link(source, aside)
+    os.replace(aside, target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

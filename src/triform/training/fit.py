@@ -1,0 +1,189 @@
+"""One run from built parts to its last figure."""
+
+import logging
+import os
+import random
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
+from torch import nn
+from torch.optim import Optimizer
+
+from triform.data.module import DataModule
+from triform.data.prepare import Prepared
+from triform.models.cost import count_parameters, flops_per_token
+from triform.tasks.objective import Objective
+from triform.tasks.task import Task
+from triform.training.budget import budget
+from triform.training.checkpoints import BEST, LAST, AtomicCheckpointIO, Checkpoints, newest, read_checkpoint
+from triform.training.hardware import matmul_ceiling, pick_accelerator, pick_precision
+from triform.training.progress import Progress
+from triform.training.record import TRAIN, Metrics, Record, Summary
+from triform.training.schedules import Schedule
+from triform.training.signals import EXIT_PREEMPTED, Preempted, Preemption
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """The keys of `conf/trainer`; their meaning stands there."""
+
+    max_steps: int | None
+    max_epochs: float | None
+    max_tokens: int | None
+    max_hours: float | None
+    val_interval: int | None
+    log_interval: int
+    save_interval: int | None
+    accelerator: str
+    devices: int
+    num_nodes: int
+    strategy: str
+    precision: str
+    accumulate: int
+    gradient_clip: float | None
+    compile: bool
+    deterministic: bool
+    overfit: bool
+    profiler: str | None
+
+    def __post_init__(self) -> None:
+        for name in ("val_interval", "log_interval", "save_interval", "accumulate", "devices", "num_nodes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"trainer: {name}={value} is below 1; set trainer.{name} to 1 or more")
+        if self.gradient_clip is not None and self.gradient_clip <= 0:
+            raise ValueError(
+                f"trainer: gradient_clip={self.gradient_clip} is not positive; set trainer.gradient_clip above 0, or null"
+            )
+
+
+def fit(
+    settings: TrainerSettings,
+    folder: Path,
+    data: DataModule,
+    prepared: Prepared,
+    model_factory: Callable[[], nn.Module],
+    objective: Objective,
+    optimizer: Callable[[nn.Module], Optimizer],
+    schedule: Schedule,
+    seed: int,
+    loggers: Sequence[Logger],
+    callbacks: Sequence[Callback],
+    resume: bool,
+) -> int:
+    """Train, judge the best checkpoint on held-out data, and leave everything in the run's folder.
+
+    Called by every rank. Returns the exit status: 0, or 75 when a signal asked to stop.
+
+    Args:
+        folder: of the run; holds checkpoints/, metrics.csv, summary.json when this returns.
+        resume: go on from the newest checkpoint in `folder`, if there is one.
+
+    Raises:
+        ValueError: the settings are wrong, or no checkpoint can be read.
+        FloatingPointError: the training loss is not finite.
+    """
+    random.seed(seed)
+    torch.manual_seed(seed)
+    limits = budget(data.order, settings.max_steps, settings.max_epochs, settings.max_tokens, settings.max_hours)
+    data.total_steps = limits.max_steps
+    n_bytes = {name: split.n_bytes for name, split in prepared.splits.items()} if prepared.kind == "text" else {}
+    task = Task(
+        model_factory=model_factory,
+        objective=objective,
+        optimizer_factory=optimizer,
+        schedule=lambda update: schedule(update, limits.total(task.trainer.global_step, task.seconds_agreed)),
+        seed=seed,
+        log_interval=settings.log_interval,
+        gradient_clip=settings.gradient_clip,
+        compile=settings.compile,
+        n_bytes=n_bytes,
+    )
+    with torch.device("meta"):
+        sketch = model_factory()
+    parameters, flops = count_parameters(sketch), flops_per_token(sketch, data.seq_len)
+    accelerator = pick_accelerator(settings.accelerator)
+    precision = pick_precision(settings.precision, accelerator)
+    is_first = int(os.environ.get("RANK", int(os.environ.get("LOCAL_RANK", 0)))) == 0
+    columns = [f"train/{name}" for name in TRAIN]
+    figures = ("loss", *objective.measures, *objective.derived)
+    columns += [f"{split}/{name}" for split in ("validation", "test") for name in figures]
+    metrics = Metrics(folder / "metrics.csv", columns) if is_first else None
+    summary = Summary(folder / "summary.json") if is_first else None
+    if summary is not None:
+        summary.update(status="running", parameters=parameters, flops_per_token=flops, error=None)
+    ceiling = matmul_ceiling(accelerator, precision) if is_first else None
+    record = Record(metrics, summary, limits, data.order.steps_per_epoch, flops, ceiling)
+    checkpoints = Checkpoints(
+        folder / "checkpoints", *objective.monitor, settings.save_interval, settings.val_interval, limits
+    )
+    preemption = Preemption()
+    quiet()
+    trainer = L.Trainer(
+        accelerator=accelerator,
+        devices=settings.devices,
+        num_nodes=settings.num_nodes,
+        strategy=settings.strategy,
+        precision=precision,
+        max_steps=limits.max_steps,
+        max_epochs=-1,
+        accumulate_grad_batches=settings.accumulate,
+        val_check_interval=1,  # `Checkpoints` says after each step whether to validate
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        callbacks=[preemption, record, Progress(), checkpoints, *callbacks],
+        logger=list(loggers),
+        plugins=[AtomicCheckpointIO()],
+        use_distributed_sampler=False,
+        enable_model_summary=False,
+        deterministic=settings.deterministic,
+        profiler=settings.profiler,
+        default_root_dir=folder,
+    )
+    with preemption:
+        start = newest(folder / "checkpoints") if resume else None
+        try:
+            trainer.fit(task, datamodule=data, ckpt_path=start, weights_only=True)
+            trainer.strategy.barrier("best checkpoint")
+            best = folder / "checkpoints" / (BEST if (folder / "checkpoints" / BEST).exists() else LAST)
+            task.load_state_dict(read_checkpoint(best)["state_dict"])
+            split = "test" if "test" in prepared.splits else "validation"
+            trainer.test(task, data.loader(split), verbose=False)
+        except Preempted as stopped:
+            if summary is not None:
+                summary.update(status="preempted")
+                print(f"stopped at step {stopped.step}; its checkpoint is saved. Go on with: triform resume {folder}")
+            return EXIT_PREEMPTED
+    if summary is not None and metrics is not None:
+        final = {f"{split}/{name}": value for name, value in task.measured.items()}
+        summary.update(
+            status="finished",
+            best={"step": checkpoints.best_step} | {f"validation/{k}": v for k, v in checkpoints.best.items()},
+            final=final,
+        )
+        for logger in loggers:
+            logger.log_metrics({f"final/{name}": value for name, value in final.items()}, trainer.global_step)
+    return 0
+
+
+def quiet() -> None:
+    """Keep Lightning to what a user can act on: its banners and tips are neither errors nor news."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    for message in (
+        r".*does not have many workers.*",  # ours make batches in less time than a step takes, or num_workers is set
+        r".*Consider setting `persistent_workers.*",
+        r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",  # Lightning's own, with torch 2.13
+    ):
+        warnings.filterwarnings("ignore", message=message)
+
+

@@ -1,0 +1,37 @@
+"""What the machine can do."""
+
+import time
+
+import torch
+
+FLOPS_SECONDS = 0.15
+
+
+def pick_accelerator(accelerator: str) -> str:
+    """"auto" is a GPU where there is one."""
+    if accelerator != "auto":
+        return accelerator
+    return "gpu" if torch.cuda.is_available() else "cpu"
+
+
+def pick_precision(precision: str, accelerator: str) -> str:
+    """"auto" is bfloat16 on a GPU that computes in it, else float32: CPUs are often 100 times slower in bfloat16."""
+    if precision != "auto":
+        return precision
+    return "bf16-mixed" if accelerator == "gpu" and torch.cuda.is_bf16_supported() else "32-true"
+
+
+def matmul_ceiling(accelerator: str, precision: str) -> float:
+    """Floating-point operations per second of one device at large matrix products, measured for a moment."""
+    device = "cuda" if accelerator == "gpu" else "cpu"
+    dtype = {"bf16": torch.bfloat16, "16-m": torch.float16, "16-t": torch.float16}.get(precision[:4], torch.float32)
+    size = 8192 if device == "cuda" else 1024
+    a, b = torch.ones(size, size, dtype=dtype, device=device), torch.ones(size, size, dtype=dtype, device=device)
+    best, end = float("inf"), time.perf_counter() + FLOPS_SECONDS
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        a @ b
+        if device == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best

@@ -1,0 +1,170 @@
+"""What a run writes down about itself: every figure in metrics.csv, its state in summary.json."""
+
+import csv
+import json
+import math
+import os
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from triform.tasks.task import Task
+from triform.training.budget import Budget
+
+POSITION = ("step", "tokens", "seconds", "epoch")
+TRAIN = ("loss", "lr", "gradient_norm", "tokens_per_second", "mfu")
+
+
+class Metrics:
+    """A CSV file of one row per event: where training was, and the values that were logged there.
+
+    Args:
+        path: kept and continued where it exists.
+        columns: names of the values, such as "train/loss".
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path, self.columns = path, (*POSITION, *columns)
+        if not path.exists():
+            self._replace([])
+
+    def append(self, row: Mapping[str, float]) -> None:
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            self._writer(file).writerow({name: _plain(value) for name, value in row.items()})
+
+    def keep_until(self, step: int) -> None:
+        """Drop rows after `step`, which a resumed run writes again, and a row that a kill cut short."""
+        with self.path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if None not in row.values() and row["step"]]
+        self._replace([row for row in rows if int(row["step"]) <= step])
+
+    def _replace(self, rows: Sequence[Mapping[str, str]]) -> None:
+        aside = self.path.with_name(f".{self.path.name}")
+        with aside.open("w", newline="", encoding="utf-8") as file:
+            writer = self._writer(file)
+            writer.writeheader()
+            writer.writerows(rows)
+        os.replace(aside, self.path)
+
+    def _writer(self, file: Any) -> csv.DictWriter:
+        return csv.DictWriter(file, self.columns)
+
+
+class Summary:
+    """summary.json: a mapping that is rewritten whole at each change, so that it is always readable."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.values: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def update(self, **values: Any) -> None:
+        self.values |= values
+        aside = self.path.with_name(f".{self.path.name}")
+        aside.write_text(json.dumps({key: _plain(value) for key, value in self.values.items()}, indent=2) + "\n")
+        os.replace(aside, self.path)
+
+
+class Record(Callback):
+    """Writes the training loss at its interval and each validation, on the first rank and to the loggers.
+
+    Args:
+        steps_per_epoch: optimizer steps that read all training data once.
+        flops_per_token: of forward and backward.
+        ceiling: floating-point operations per second of this device at matrix products; None: unknown, no MFU.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics | None,
+        summary: Summary | None,
+        budget: Budget,
+        steps_per_epoch: int,
+        flops_per_token: float,
+        ceiling: float | None,
+    ) -> None:
+        self.metrics, self.summary, self.budget = metrics, summary, budget
+        self.steps_per_epoch, self.flops_per_token, self.ceiling = steps_per_epoch, flops_per_token, ceiling
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.metrics is not None:
+            self.metrics.keep_until(trainer.global_step)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(pl_module, Task)
+        step = trainer.global_step
+        if not pl_module.stepped or (step % pl_module.log_interval and step != self.budget.max_steps):
+            return
+        figures = pl_module.record()
+        if not math.isfinite(figures["loss"]):
+            raise FloatingPointError(
+                f"the training loss is {figures['loss']} at step {step}; lower optimizer.lr, lengthen"
+                " scheduler.warmup_steps or set trainer.gradient_clip; the last good checkpoint is kept"
+            )
+        if self.ceiling is not None:
+            pl_module.status["mfu"] = figures["tokens_per_second"] * self.flops_per_token / self.ceiling / trainer.world_size
+        self.write(trainer, pl_module, "train", pl_module.status)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, Task)
+        if trainer.sanity_checking:
+            return
+        values = validation_values(trainer)
+        pl_module.status["validation_loss"] = values["loss"]
+        self.write(trainer, pl_module, "validation", values)
+
+    def write(self, trainer: Trainer, task: Task, split: str, values: Mapping[str, float]) -> None:
+        if self.metrics is None or self.summary is None:
+            return
+        named = {f"{split}/{name}": value for name, value in values.items() if f"{split}/{name}" in self.metrics.columns}
+        step = trainer.global_step
+        position = {
+            "step": step,
+            "tokens": task.tokens,
+            "seconds": round(task.seconds, 3),
+            "epoch": round(step / self.steps_per_epoch, 4),
+        }
+        self.metrics.append(position | named)
+        for logger in trainer.loggers:
+            logger.log_metrics(named | {"tokens": task.tokens, "seconds": task.seconds}, step)
+        self.summary.update(
+            steps=step,
+            tokens=task.tokens,
+            seconds=task.seconds,
+            tokens_per_second=task.tokens / max(task.seconds, 1e-9),
+            mfu=None
+            if self.ceiling is None
+            else task.tokens * self.flops_per_token / max(task.seconds, 1e-9) / self.ceiling / trainer.world_size,
+            peak_memory_bytes=peak_memory_bytes(),
+            last=self.summary.values.get("last", {}) | named,
+        )
+
+
+def validation_values(trainer: Trainer) -> dict[str, float]:
+    """Name -> value of the last validation."""
+    prefix = "validation/"
+    return {
+        name.removeprefix(prefix): float(value)
+        for name, value in trainer.callback_metrics.items()
+        if name.startswith(prefix)
+    }
+
+
+def peak_memory_bytes() -> int:
+    """Largest memory held so far: of the GPU where one is in use, else of this process."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _plain(value: Any) -> Any:
+    """The shortest text that reads back as the same float; JSON and CSV know no NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

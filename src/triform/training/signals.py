@@ -1,0 +1,63 @@
+"""Stopping when asked to, without losing work."""
+
+import os
+import signal
+from types import FrameType
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from triform.tasks.task import Task
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+EXIT_PREEMPTED = 75
+"""Exit status "temporary failure": the same run can go on."""
+
+
+class Preempted(Exception):
+    """Training stopped at a step's end because a signal asked for it; a checkpoint is saved."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped at step {step}")
+        self.step = step
+
+
+class Preemption(Callback):
+    """SIGTERM, SIGUSR1 and Ctrl-C ask for a checkpoint at the next optimizer step; a second one ends at once.
+
+    Use it as a context around all of a run's work: outside training there is nothing to save and `Preempted` is
+    raised where the signal arrives.
+    """
+
+    def __init__(self) -> None:
+        self._task: Task | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Preemption":
+        self._before = {number: signal.getsignal(number) for number in SIGNALS}
+        self._install()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, Task)
+        self._task = pl_module
+        self._install()  # Lightning has put its own handlers, which would end the run without a checkpoint
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._task = None
+
+    def _install(self) -> None:
+        for number in SIGNALS:
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self._task is None:
+            raise Preempted(0)
+        if self._task.stop_requested:
+            os._exit(128 + number)
+        self._task.stop_requested = True
