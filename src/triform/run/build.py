@@ -1,0 +1,126 @@
+"""From a plain config to objects, through an allow-list.
+
+The meaning of `_target_`, `_args_` and `_partial_` is Hydra's. It is done here because a config that is read from
+a run's folder must not name whatever it likes: every target is checked before the first one is imported, and
+what it turns out to be is checked again, so that no attribute path leads out of the allowed packages.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from triform.run.errors import BadInput, nearest
+
+ALLOWED = (
+    "triform.layers",
+    "triform.models",
+    "triform.data",
+    "triform.tasks",
+    "triform.training",
+    "torch.nn",
+    "torch.optim",
+    "lightning.pytorch.callbacks",
+    "lightning.pytorch.loggers",
+    "lightning.pytorch.profilers",
+)
+"""Packages whose classes and functions a config may name; a caller adds its own with `trust`."""
+
+_WORDS = ("_target_", "_partial_", "_args_")
+
+
+def targets(config: Any, key: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every node with a `_target_`, with its config key, outermost first."""
+    if isinstance(config, Mapping):
+        if "_target_" in config:
+            yield key, dict(config)
+        for name, value in config.items():
+            yield from targets(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(config, list | tuple):
+        for index, value in enumerate(config):
+            yield from targets(value, f"{key}[{index}]")
+
+
+def _inside(name: str, packages: Sequence[str]) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def check_targets(config: Any, trust: Sequence[str] = (), key: str = "") -> None:
+    """Refuse a config that names a class outside the allowed packages; nothing is imported.
+
+    Raises:
+        BadInput: a `_target_` that is no dotted name, or outside `ALLOWED` and `trust`.
+    """
+    for place, node in targets(config, key):
+        target = node["_target_"]
+        if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")):
+            raise BadInput(f"{place}._target_={target!r} is not the dotted name of a class")
+        if not _inside(target, (*ALLOWED, *trust)):
+            package = target.split(".")[0]
+            raise BadInput(
+                f"{place}._target_={target} is outside what a config may name; "
+                f"if you trust the package, add trust=[{package}]"
+            )
+
+
+def locate(target: str, trust: Sequence[str] = (), key: str = "") -> Callable[..., Any]:
+    """The class or function that `target` names.
+
+    Raises:
+        BadInput: it is outside the allowed packages or not there.
+    """
+    check_targets({"_target_": target}, trust, key)
+    parts = target.split(".")
+    place = f"{key}._target_={target}"
+    found: Any = None
+    for end in range(len(parts), 0, -1):
+        name = ".".join(parts[:end])
+        try:
+            found = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+                raise BadInput(f"{place} needs the package {error.name}, which is not installed") from error
+            continue
+        for part in parts[end:]:
+            names = list(vars(found))
+            found = getattr(found, part, None)
+            if found is None:
+                raise BadInput(f"{place}: {name} has no {part}{nearest(part, names)}")
+        break
+    module = getattr(found, "__module__", None) or ""
+    if not callable(found) or inspect.ismodule(found) or not _inside(module, (*ALLOWED, *trust)):
+        raise BadInput(f"{place} is not a class or function of an allowed package")
+    return found  # type: ignore[no-any-return]
+
+
+def build(config: Any, trust: Sequence[str] = (), key: str = "") -> Any:
+    """Build what `config` describes; mappings and lists without a `_target_` stay plain containers.
+
+    A node with `_partial_: true` becomes a `functools.partial` that its owner calls.
+
+    Raises:
+        BadInput: a target outside the allowed packages.
+        ValueError: a constructor refused its arguments.
+    """
+    check_targets(config, trust, key)
+    return _build(config, trust, key)
+
+
+def _build(config: Any, trust: Sequence[str], key: str) -> Any:
+    if isinstance(config, list | tuple):
+        return [_build(value, trust, f"{key}[{index}]") for index, value in enumerate(config)]
+    if not isinstance(config, Mapping):
+        return config
+    arguments = {
+        name: _build(value, trust, f"{key}.{name}" if key else str(name))
+        for name, value in config.items()
+        if name not in _WORDS
+    }
+    if "_target_" not in config:
+        return arguments
+    function = locate(config["_target_"], trust, key)
+    positional = _build(config.get("_args_", []), trust, f"{key}._args_")
+    if config.get("_partial_", False):
+        return partial(function, *positional, **arguments)
+    return function(*positional, **arguments)

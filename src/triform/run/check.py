@@ -1,0 +1,308 @@
+"""What can be refused before anything is on disk."""
+
+import inspect
+import os
+import re
+import tempfile
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from triform.run.build import check_targets, locate, targets
+from triform.run.compose import conf_dir
+from triform.run.errors import BadInput, nearest
+from triform.run.folder import read_mapping
+
+LOADER = ("seq_len", "batch_size", "batch_tokens", "num_workers")
+"""Keys of `data` that are the data loader's, not the source's."""
+
+_POSITIVE = (
+    "data.seq_len",
+    "data.batch_size",
+    "data.batch_tokens",
+    "model.vocab_size",
+    "trainer.max_steps",
+    "trainer.max_epochs",
+    "trainer.max_tokens",
+    "trainer.max_hours",
+    "trainer.val_interval",
+    "trainer.log_interval",
+    "trainer.save_interval",
+    "trainer.num_nodes",
+    "trainer.accumulate",
+    "trainer.gradient_clip",
+)
+_FRACTIONAL = ("trainer.max_epochs", "trainer.max_hours", "trainer.gradient_clip")
+_OPTIONAL = (
+    "data.batch_size",
+    "data.batch_tokens",
+    "model.vocab_size",
+    "trainer.max_steps",
+    "trainer.max_epochs",
+    "trainer.max_tokens",
+    "trainer.max_hours",
+    "trainer.gradient_clip",
+)
+_CHOICES = {
+    "trainer.accelerator": ("auto", "cpu", "gpu", "cuda", "mps"),
+    "trainer.precision": ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"),
+    "trainer.strategy": ("auto", "ddp"),
+    "trainer.profiler": (None, "simple", "pytorch"),
+    "trainer.compile": (True, False),
+    "trainer.deterministic": (True, False),
+    "trainer.overfit": (True, False),
+    "traceback": (True, False),
+}
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Refuse a config that cannot run: keys, values, relations between groups, and the machine.
+
+    Raises:
+        BadInput: in one line: what is wrong, its config key, what to do.
+    """
+    check_keys(config)
+    check_targets({key: value for key, value in config.items() if key != "trust"}, config["trust"])
+    check_values(config)
+    check_name(config["name"])
+    for key, node in targets(config):
+        check_arguments(node, key, config["trust"])
+    check_relations(config)
+    devices(config)
+    check_writable(Path(config["paths"]["outputs"]), "paths.outputs")
+    check_writable(Path(config["paths"]["cache"]), "paths.cache")
+
+
+@cache
+def _schema() -> dict[str, tuple[str, ...]]:
+    """Keys of the sections that are no class's arguments, as their own YAML files state them."""
+    train = read_mapping(conf_dir() / "train.yaml")
+    groups = [key for entry in train["defaults"] if isinstance(entry, dict) for key in entry]
+    groups = [key for key in groups if not key.startswith("override ") and key not in ("experiment", "debug")]
+    return {
+        "": (*groups, *(key for key in train if key not in ("defaults", "hydra"))),
+        "paths": tuple(train["paths"]),
+        "trainer": tuple(read_mapping(conf_dir() / "trainer" / "default.yaml")),
+    }
+
+
+def check_keys(config: Mapping[str, Any]) -> None:
+    """Refuse keys that nothing reads, and sections without a key that something reads."""
+    for section, known in _schema().items():
+        node = config.get(section, {}) if section else config
+        if not isinstance(node, Mapping):
+            raise BadInput(f"{section}={node!r} is no group of keys; it has {', '.join(known)}")
+        dot = f"{section}." if section else ""
+        for key in node:
+            if key not in known:
+                raise BadInput(f"{dot}{key}: no such key{nearest(str(key), known)}; there are {', '.join(known)}")
+        for key in known:
+            if key not in node:
+                remedy = "start the file with defaults: [default]" if section == "trainer" else f"choose {key}=..."
+                raise BadInput(f"{dot}{key} is missing; {remedy}")
+    for key in LOADER:
+        if key not in config["data"]:
+            raise BadInput(f"data.{key} is missing; add it to the YAML file of this data set")
+
+
+def check_values(config: Mapping[str, Any]) -> None:
+    """Refuse values of the runner's own keys that mean nothing."""
+    for key, choices in _CHOICES.items():
+        value = _get(config, key)
+        if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):
+            names = ["null" if choice is None else str(choice).lower() for choice in choices]
+            raise BadInput(f"{key}={_show(value)} is not known{nearest(str(value), names)}; set one of {', '.join(names)}")
+    for key in _POSITIVE:
+        value = _get(config, key)
+        if value is None and key in _OPTIONAL:
+            continue
+        number = (int, float) if key in _FRACTIONAL else int
+        kind = "a number" if key in _FRACTIONAL else "a whole number"
+        if isinstance(value, bool) or not isinstance(value, number) or not value > 0:
+            null = ", or null" if key in _OPTIONAL else ""
+            raise BadInput(f"{key}={_show(value)} is not {kind} above 0; set {key} to one{null}")
+    for key in ("seed", "data.num_workers"):
+        value = _get(config, key)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+            raise BadInput(f"{key}={_show(value)} is not a whole number of at least 0; set {key} to one, such as 0")
+    limits = ("max_steps", "max_epochs", "max_tokens", "max_hours")
+    if all(config["trainer"][limit] is None for limit in limits):
+        raise BadInput(f"trainer: none of {', '.join(limits)} is set; set one, such as trainer.max_steps=1000")
+    if (config["data"]["batch_size"] is None) == (config["data"]["batch_tokens"] is None):
+        raise BadInput(
+            f"data.batch_size={_show(config['data']['batch_size'])} and "
+            f"data.batch_tokens={_show(config['data']['batch_tokens'])}: set exactly one, and the other to null"
+        )
+    for key in ("paths.outputs", "paths.cache"):
+        if not isinstance(_get(config, key), str) or not _get(config, key):
+            raise BadInput(f"{key}={_show(_get(config, key))} is no folder; set {key}=FOLDER")
+    if not isinstance(config["trust"], Sequence) or isinstance(config["trust"], str):
+        raise BadInput(f"trust={_show(config['trust'])} is no list of packages; write trust=[{config['trust']}]")
+
+
+def check_name(name: Any) -> None:
+    """Refuse a name that would leave `paths.outputs` or trouble a shell."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.,+@-]*", name) or len(name) > 100:
+        raise BadInput(
+            f"name={_show(name)} cannot name a folder; set name to at most 100 letters, digits, '_', '-', '.', "
+            "not beginning with '.' or '-'"
+        )
+
+
+def check_arguments(node: Mapping[str, Any], key: str, trust: Sequence[str] = ()) -> None:
+    """Refuse keys that the class of a node does not take, values of another type, and missing keys."""
+    if node["_target_"] is None:
+        return
+    target = locate(node["_target_"], trust, key)
+    parameters = inspect.signature(target).parameters
+    any_key = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    own = LOADER if key == "data" else ()
+    given = [name for name in node if name not in ("_target_", "_partial_", "_args_", *own)]
+    name = getattr(target, "__name__", node["_target_"])
+    for argument in given:
+        parameter = parameters.get(argument)
+        if parameter is None or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            if any_key:
+                continue
+            known = [one for one in parameters if one in node or parameters[one].default is not inspect.Parameter.empty]
+            raise BadInput(
+                f"{key}.{argument}: {name} takes no such key{nearest(argument, parameters)}; "
+                f"it has {', '.join(known) or 'none'}"
+            )
+        if not _fits(node[argument], parameter.annotation):
+            wanted = _describe(parameter.annotation)
+            raise BadInput(f"{key}.{argument}={_show(node[argument])} is not {wanted}; set {key}.{argument} to one")
+    if not node.get("_partial_", False) and "_args_" not in node:
+        for argument, parameter in parameters.items():
+            required = parameter.default is parameter.empty and parameter.kind in (
+                parameter.POSITIONAL_OR_KEYWORD,
+                parameter.KEYWORD_ONLY,
+            )
+            if required and argument not in given:
+                raise BadInput(f"{key}.{argument} is missing: {name} needs it; set {key}.{argument}=VALUE")
+
+
+_PLAIN = (int, float, bool, str, type(None))
+
+
+def _options(annotation: Any) -> list[Any]:
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return list(typing.get_args(annotation)) if union else [annotation]
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Whether a plain value may be meant for a parameter; True where the annotation is not plain."""
+    options = _options(annotation)
+    if not all(option in _PLAIN for option in options):
+        return True
+    if isinstance(value, bool):
+        return bool in options
+    if isinstance(value, int) and float in options:
+        return True
+    return type(value) in options
+
+
+def _describe(annotation: Any) -> str:
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+    return " or ".join(words[option] for option in _options(annotation))
+
+
+def _show(value: Any) -> str:
+    return {None: "null", True: "true", False: "false"}.get(value, str(value)) if _hashable(value) else str(value)
+
+
+def _hashable(value: Any) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _get(config: Mapping[str, Any], key: str) -> Any:
+    section, _, name = key.rpartition(".")
+    return (config[section] if section else config).get(name)
+
+
+def check_relations(config: Mapping[str, Any]) -> None:
+    """Refuse a task that does not fit the model or the data, and rows longer than the model takes."""
+    trust = config["trust"]
+    model, task, data = (locate(config[group]["_target_"], trust, group) for group in ("model", "task", "data"))
+    family, kind = _attribute(model, "family", "model"), _attribute(data, "kind", "data")
+    kinds, families = _attribute(task, "kinds", "task"), _attribute(task, "families", "task")
+    if kind not in kinds:
+        fitting = _tasks(lambda other: kind in other.kinds and family in other.families, trust)
+        remedy = f"set task={' or task='.join(fitting)}" if fitting else f"choose a data set of {' or '.join(kinds)}"
+        raise BadInput(f"task: {task.__name__} learns from {' or '.join(kinds)}, not from data of kind {kind}; {remedy}")
+    if family not in families:
+        fitting = _tasks(lambda other: kind in other.kinds and family in other.families, trust)
+        remedy = f"set model={' or model='.join(families)}" + (f", or task={' or '.join(fitting)}" if fitting else "")
+        raise BadInput(f"task: {task.__name__} does not train model={family}; {remedy}")
+    longest = {"model": config["model"].get("max_seq_len")}
+    for stack in ("encoder", "decoder"):
+        node = config["model"].get(stack)
+        if isinstance(node, Mapping) and node.get("max_seq_len") is not None:
+            longest[f"model.{stack}"] = node["max_seq_len"]
+    for key, length in longest.items():
+        if isinstance(length, int) and config["data"]["seq_len"] > length:
+            raise BadInput(
+                f"data.seq_len={config['data']['seq_len']} is beyond {key}.max_seq_len={length}; "
+                f"set {key}.max_seq_len to {config['data']['seq_len']} or more, or data.seq_len to at most {length}"
+            )
+
+
+def _attribute(target: Any, name: str, group: str) -> Any:
+    value = getattr(target, name, None)
+    if value is None:
+        raise BadInput(f"{group}._target_: {target.__name__} has no '{name}'; choose a class that is meant as a {group}")
+    return value
+
+
+def _tasks(fits: Callable[[Any], bool], trust: Sequence[str]) -> list[str]:
+    """Options of `task` whose class fits."""
+    files = sorted((conf_dir() / "task").glob("*.yaml"))
+    return [file.stem for file in files if fits(locate(read_mapping(file)["_target_"], trust, "task"))]
+
+
+def devices(config: Mapping[str, Any]) -> tuple[str, int]:
+    """The accelerator ("cpu", "cuda", "mps") and how many of its devices this machine gives the run.
+
+    Raises:
+        BadInput: more than there are, or none.
+    """
+    import torch
+
+    trainer = config["trainer"]
+    accelerator = {"gpu": "cuda"}.get(trainer["accelerator"], trainer["accelerator"])
+    if accelerator == "auto":
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    there = {
+        "cuda": torch.cuda.device_count,
+        "mps": lambda: int(torch.backends.mps.is_available()),
+        "cpu": lambda: os.cpu_count() or 1,
+    }[accelerator]()
+    wanted = trainer["devices"]
+    if wanted == "auto":
+        wanted = 1 if accelerator == "cpu" else there
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
+        raise BadInput(f"trainer.devices={_show(wanted)} is not a whole number above 0; set trainer.devices=1 or auto")
+    if wanted > there:
+        name = {"cuda": "GPUs", "mps": "MPS devices", "cpu": "CPU cores"}[accelerator]
+        remedy = f"set trainer.devices to at most {there}" if there else "set trainer.accelerator=cpu"
+        raise BadInput(f"trainer.devices={wanted} is more than the {there} {name} of this machine; {remedy}")
+    return accelerator, wanted
+
+
+def check_writable(folder: Path, key: str) -> None:
+    """Refuse a folder that cannot be made or written to; leaves nothing behind."""
+    there = folder
+    while not there.exists() and there.parent != there:
+        there = there.parent
+    try:
+        if not there.is_dir():
+            raise NotADirectoryError(20, "not a folder")
+        with tempfile.TemporaryDirectory(prefix=".triform-", dir=there):
+            pass
+    except OSError as error:
+        raise BadInput(
+            f"{key}={folder} cannot be written to ({there}: {error.strerror}); set {key} to a folder of your own"
+        ) from error

@@ -1,0 +1,76 @@
+"""`python train.py ARGUMENTS`: Hydra reads the arguments, the runner does the rest."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from triform.run.errors import BAD_INPUT, FAILED, FINISHED, report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what `arguments` (default: this process's own) say and return the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        from triform.run.help import page
+
+        print(page())
+        return FINISHED
+    traceback = any(argument.lstrip("+").lower() == "traceback=true" for argument in arguments)
+    try:
+        return _hydra(arguments)
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return FAILED
+    except Exception as error:
+        return report(error, traceback)
+
+
+def config_folders(arguments: Sequence[str]) -> list[Path]:
+    """Folders given by `--config-dir` (`-cd`)."""
+    folders = []
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name in ("--config-dir", "-cd"):
+            folders += [Path(value if equals else arguments[index + 1])] if equals or arguments[index + 1 :] else []
+    return folders
+
+
+def _hydra(arguments: Sequence[str]) -> int:
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import DictConfig
+
+    from triform.run.compose import CONFIG_NAME, VERSION_BASE, conf_dir, explain, plain, with_recipe
+
+    folders = config_folders(arguments)
+    code = FINISHED
+    failure: Exception | None = None
+
+    def task(config: DictConfig) -> None:
+        nonlocal code, failure
+        try:
+            from triform.run.job import run
+
+            code = run(plain(config, HydraConfig.get()), arguments)
+        except Exception as error:  # Hydra would wrap it; it is reported below as it is
+            failure = error
+
+    argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = [argv[0], *with_recipe(arguments, folders)]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise instead of printing a traceback and exiting
+    try:
+        hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)(task)()
+    except SystemExit as stop:  # argparse, which has said why, or one of Hydra's pages
+        return BAD_INPUT if stop.code else FINISHED
+    except Exception as error:
+        raise explain(error, [a for a in arguments if not a.startswith("-")], folders) from error
+    finally:
+        sys.argv = argv
+        if full is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full
+    if failure is not None:
+        raise failure
+    return code

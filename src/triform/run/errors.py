@@ -1,0 +1,41 @@
+"""What went wrong, in one line on standard error."""
+
+import sys
+import traceback as tracebacks
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+FINISHED, FAILED, BAD_INPUT, PREEMPTED = 0, 1, 2, 75
+"""Exit codes; 75 is EX_TEMPFAIL of sysexits.h: run the same command again."""
+
+
+class BadInput(ValueError):
+    """The user's input was refused: what it was, where it stands (config key or file), what to do."""
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for the name closest to `word`; empty when none resembles it."""
+    names = [str(name) for name in names]
+    by_lower = {name.lower(): name for name in names}
+    close = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.55)
+    return f" (did you mean '{by_lower[close[0]]}'?)" if close else ""
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's message without its line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def report(error: BaseException, traceback: bool = False) -> int:
+    """Print `error` in one line, after its traceback where asked for, and return the exit code it means.
+
+    A `ValueError` is bad input, as is everything that the operating system refuses for a path the user gave;
+    anything else is a failure of the run.
+    """
+    if traceback:
+        tracebacks.print_exception(error)
+    bad_input = isinstance(error, ValueError)
+    kind = "" if bad_input else f"{type(error).__name__}: "
+    hint = "" if bad_input or traceback else " (traceback=true shows where)"
+    print(f"error: {kind}{one_line(error)}{hint}", file=sys.stderr, flush=True)
+    return BAD_INPUT if bad_input else FAILED

@@ -1,0 +1,156 @@
+"""The folder of a run: everything needed to repeat or use it."""
+
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from triform.run.errors import BadInput, nearest
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a run keeps what; every path is inside `path`."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The fully resolved config."""
+        return self.path / "config.yaml"
+
+    @property
+    def overrides(self) -> Path:
+        """What the user typed, one argument an item."""
+        return self.path / "overrides.yaml"
+
+    @property
+    def environment(self) -> Path:
+        """Versions, git commit, hardware, threads, seed."""
+        return self.path / "environment.json"
+
+    @property
+    def tokenizer(self) -> Path:
+        """Folder that the tokenizer's own library loads."""
+        return self.path / "tokenizer"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of `last.ckpt` and `best.ckpt`."""
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        """Every logged value by step, tokens and seconds."""
+        return self.path / "metrics.csv"
+
+    @property
+    def summary(self) -> Path:
+        """Status, sizes, speed, best and last metrics."""
+        return self.path / "summary.json"
+
+    @property
+    def log(self) -> Path:
+        """What the run said."""
+        return self.path / "log.txt"
+
+    @property
+    def plots(self) -> Path:
+        """Folder of pictures."""
+        return self.path / "plots"
+
+    @property
+    def samples(self) -> Path:
+        """Examples of what the model makes."""
+        return self.path / "samples.txt"
+
+    @property
+    def wandb_id(self) -> Path:
+        """The id under which W&B knows this run."""
+        return self.path / "wandb_id"
+
+    def read_config(self) -> dict[str, Any]:
+        """The resolved config as plain dicts and lists."""
+        return read_mapping(self.config)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping.
+
+    Raises:
+        BadInput: it is missing, is no YAML, or holds something else.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise BadInput(f"{path} holds no config")
+    return content
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that no reader ever sees half of it."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(text, encoding="utf-8")
+    os.replace(aside, path)
+
+
+def write_config(folder: RunFolder, config: Mapping[str, Any]) -> None:
+    """Write the resolved config, keys in their own order."""
+    write_whole(folder.config, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+
+
+def create(parent: Path, config: Mapping[str, Any], overrides: Sequence[str], name: str = "") -> RunFolder:
+    """Make a run's folder under `parent`, never one that exists.
+
+    Args:
+        name: the folder's own name; empty: date, time and four random hexadecimal digits.
+
+    Raises:
+        BadInput: `parent` cannot be written to, or a folder of this name is there.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for _ in range(100):
+            path = parent / (name or time.strftime("%Y-%m-%d_%H-%M-%S_") + secrets.token_hex(2))
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:
+                if name:
+                    raise
+        else:
+            raise FileExistsError(f"no free folder name in {parent}")
+        folder = RunFolder(path.resolve())
+        folder.checkpoints.mkdir()
+        write_whole(folder.overrides, yaml.safe_dump(list(overrides), sort_keys=False, allow_unicode=True))
+        write_config(folder, config)
+    except OSError as error:
+        raise BadInput(f"paths.outputs: cannot make the run folder in {parent}: {error.strerror or error}") from error
+    return folder
+
+
+def resolve_run(run: str | Path) -> RunFolder:
+    """The folder of a run, given itself, a file or folder in it (its best checkpoint, say) or a folder of runs.
+
+    Raises:
+        BadInput: there is no run.
+    """
+    path = Path(run).expanduser()
+    for candidate in (path, *path.parents):
+        if (candidate / "config.yaml").is_file() and (path.exists() or path.parent.name == "checkpoints"):
+            return RunFolder(candidate.resolve())
+        if candidate.parent == candidate:
+            break
+    if not path.exists():
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise BadInput(f"{run}: no such run{nearest(path.name, siblings)}; give the folder printed as `run: FOLDER`")
+    inside = sorted(entry.parent for entry in path.glob("*/config.yaml"))
+    hint = f"; it holds {len(inside)} runs, the latest is {inside[-1]}" if inside else ""
+    raise BadInput(f"{run} is no run's folder: it has no config.yaml{hint}")

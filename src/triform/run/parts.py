@@ -1,0 +1,91 @@
+"""The objects that a config describes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from triform.data.prepare import Prepared, prepare
+from triform.run.build import build, locate
+from triform.run.check import LOADER
+from triform.run.errors import BadInput
+from triform.tasks.objective import Objective
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What `triform.training.fit.fit` puts together."""
+
+    model_factory: Callable[[], nn.Module]
+    objective: Objective
+    optimizer: Callable[[nn.Module], Any]
+    schedule: Callable[..., float]
+    logger: Callable[..., Any] | None
+    callbacks: Sequence[Any]
+
+
+def data(config: Mapping[str, Any], progress: bool = False) -> Prepared:
+    """Tokenizer and tokenised splits, made once and kept in `paths.cache`.
+
+    Raises:
+        ValueError: a data file is missing, empty or malformed.
+    """
+    trust = config["trust"]
+    source = build({key: value for key, value in config["data"].items() if key not in LOADER}, trust, "data")
+    recipe = build(config["tokenizer"], trust, "tokenizer")
+    source.check()
+    return prepare(source, recipe, Path(config["paths"]["cache"]), progress)
+
+
+def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:
+    """Everything that a run consists of besides its data.
+
+    Raises:
+        ValueError: a constructor refused its arguments; `model.vocab_size` is below the tokenizer's.
+    """
+    trust = config["trust"]
+    objective = build(config["task"], trust, "task")(
+        family=locate(config["model"]["_target_"], trust, "model").family,
+        tokenizer=prepared.tokenizer,
+        labels=prepared.labels,
+        seq_len=config["data"]["seq_len"],
+        seed=config["seed"],
+    )
+    logger = config["logger"]
+    return Parts(
+        model_factory=model_factory(config, prepared.tokenizer.vocab_size, objective.model_arguments()),
+        objective=objective,
+        optimizer=build(config["optimizer"], trust, "optimizer"),
+        schedule=build(config["scheduler"], trust, "scheduler"),
+        logger=build(logger, trust, "logger") if logger.get("_target_") else None,
+        callbacks=list(build(config["callbacks"], trust, "callbacks").values()),
+    )
+
+
+def model_factory(
+    config: Mapping[str, Any], vocab_size: int, arguments: Mapping[str, Any] | None = None
+) -> Callable[[], nn.Module]:
+    """A function of nothing that builds the model.
+
+    Args:
+        vocab_size: of the tokenizer, used where `model.vocab_size` is null.
+        arguments: what the task wants the model to be built with, such as its head.
+
+    Raises:
+        BadInput: `model.vocab_size` is below the tokenizer's.
+    """
+    node = dict(config["model"])
+    rows = node.pop("vocab_size", None)
+    if rows is not None and rows < vocab_size:
+        raise BadInput(
+            f"model.vocab_size={rows} is below the tokenizer's {vocab_size}; "
+            f"set model.vocab_size to null or {vocab_size} or more"
+        )
+    given = dict(arguments or {})
+    for name in given:
+        node.pop(name, None)
+    factory = build(node, config["trust"], "model")
+    return partial(factory, vocab_size=rows or vocab_size, **given)
