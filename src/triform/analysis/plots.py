@@ -15,6 +15,8 @@ TRAIN = "#4c78a8"
 VALIDATION = "#d1495b"
 GREY = "#666666"
 
+CAPTION = "attention: from target (rows) to source (columns); darker is more"
+
 
 def loss_curve(metrics_csv: Path, out: Path) -> None:
     """Training and validation loss over optimizer steps, the learning rate in a small panel below.
@@ -51,7 +53,7 @@ def loss_curve(metrics_csv: Path, out: Path) -> None:
     both = both[np.isfinite(both)]
     if both.size and both.min() > 0 and both.max() / both.min() > 20:
         upper.set_yscale("log")
-    upper.set_ylabel("loss, nats per token")
+    upper.set_ylabel("loss, nats")
     if losses.size or validation.size:
         upper.legend(frameon=False)
     _plain(upper)
@@ -66,8 +68,8 @@ def alignment(
 ) -> None:
     """Where the decoder looked in the source while it wrote each target token; one panel per example.
 
-    Like Bahdanau et al. 2015, figure 3: columns are source tokens, rows target tokens, dark = much
-    attention.
+    Like Bahdanau et al. 2015, figure 3: columns are source tokens, rows target tokens. All cells are
+    of one size; white is no attention, the darkest blue all of it.
 
     Args:
         weights: per example (target tokens, source tokens), rows summing to 1 (a mean over heads).
@@ -83,22 +85,33 @@ def alignment(
                 f"alignment: weights of shape {tuple(matrix.shape)} do not fit {len(target)} target and "
                 f"{len(source)} source tokens; give rows for the target, columns for the source"
             )
-    cell = 0.19  # inches: room for one character, the usual token of the demonstration
-    heights = [max(len(target), 4) for target in target_tokens]
-    width = max(len(source) for source in source_tokens) * cell + 1.2
-    height = sum(heights) * cell + 0.75 * len(weights)
-    figure = Figure(figsize=(max(width, 4), height), dpi=120, layout="constrained")
+    cell, left, top, gap, bottom = 0.19, 0.3, 0.62, 0.4, 0.12  # inches; a cell has room for one character
+    letter = 0.08  # of a longer token's label, upright above the source, level beside the target
+    longest = max(len(token) for source in source_tokens for token in source)
+    if longest > 1:
+        top, gap = top + letter * longest, gap + letter * longest
+    left += letter * max(len(token) for target in target_tokens for token in target)
+    n_columns = max(len(source) for source in source_tokens)
+    n_rows = sum(len(target) for target in target_tokens)
+    width = max(left + n_columns * cell + 0.2, 4.6)
+    height = top + n_rows * cell + (len(weights) - 1) * gap + bottom
+    figure = Figure(figsize=(width, height), dpi=120)
     FigureCanvasAgg(figure)
-    panels = figure.subplots(len(weights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, matrix, source, target in zip(panels, weights, source_tokens, target_tokens, strict=True):
-        axes.imshow(matrix, cmap="Blues", vmin=0, vmax=1, aspect="equal", interpolation="nearest")
+    figure.text(0.1 / width, 1 - 0.1 / height, CAPTION, va="top", fontsize=8, color=GREY)
+    above = top
+    for matrix, source, target in zip(weights, source_tokens, target_tokens, strict=True):
+        across, down = len(source) * cell, len(target) * cell
+        place = (left / width, 1 - (above + down) / height, across / width, down / height)
+        axes = figure.add_axes(place)
+        axes.imshow(matrix, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
         axes.set_xticks(range(len(source)), [_visible(token) for token in source])
         axes.set_yticks(range(len(target)), [_visible(token) for token in target])
-        if max(map(len, source)) > 2:
-            axes.tick_params(axis="x", rotation=90)
-        axes.tick_params(length=0, labelsize=8)
         axes.xaxis.tick_top()
+        axes.tick_params(length=0, labelsize=8)
+        if longest > 1:
+            axes.tick_params(axis="x", rotation=90)
         axes.spines[:].set_color(GREY)
+        above += down + gap
     _save(figure, out)
 
 

@@ -52,7 +52,7 @@ def samples_table(samples: Sequence[Sample]) -> Table:
 
 
 def choose(samples: Sequence[Sample], right: int, wrong: int) -> list[Sample]:
-    """The first `right` correct samples, then the first `wrong` others; all of a kind where there are fewer."""
+    """The first `right` correct samples, then the first `wrong` others, or as many as there are."""
     correct = [sample for sample in samples if sample.right]
     others = [sample for sample in samples if not sample.right]
     return correct[:right] + others[:wrong]

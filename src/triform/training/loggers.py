@@ -10,8 +10,6 @@ import secrets
 import string
 import sys
 import threading
-import urllib.error
-import urllib.request
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +19,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-REACH_SECONDS = 3.0  # for the first answer of the tracker's server
+REACH_SECONDS = 3  # for the server to know us
 INIT_SECONDS = 20.0  # for the server to open a run; after that the run is recorded offline
 FINISH_SECONDS = 30.0  # for the rest of the upload when the run is over
 WANDB_MODES = ("auto", "online", "offline", "disabled")
@@ -153,9 +151,7 @@ class Background(Logger):
         self._calls.put(None)
         self._thread.join(INIT_SECONDS + FINISH_SECONDS)
         if self._thread.is_alive():
-            _say(
-                f"warning: {self._name} did not finish in time; what it has not sent stays in the run folder"
-            )
+            _say(f"warning: {self._name} did not finish in time; what it has not sent stays in the run folder")
         elif self._advice is not None:
             _say(self._advice)
         self._thread = None
@@ -170,7 +166,7 @@ class Background(Logger):
             while (call := self._calls.get()) is not None:
                 call(logger)
         except Exception as error:  # whatever a tracker does, the run goes on
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = _one_line(error)
             _say(f"warning: {self._name} stopped recording ({reason}); the run folder has the full record")
 
 
@@ -193,7 +189,6 @@ def _start_wandb(
         init_timeout=INIT_SECONDS,
         finish_timeout=FINISH_SECONDS,
     )
-    offline_because = _offline_because(mode)
 
     def init(mode: str) -> Any:
         return wandb.init(
@@ -211,58 +206,56 @@ def _start_wandb(
             reinit="create_new",  # another run of this process, as in a notebook, is left alone
         )
 
-    with _caches_inside(folder / "wandb"):
-        if mode == "disabled" or (mode == "auto" and os.environ.get("WANDB_MODE") == "disabled"):
-            run = init("disabled")
-        elif offline_because is None:
-            try:
-                run = init("online")
-            except Exception as error:  # refused, timed out, no such entity
-                offline_because = " ".join(str(error).split()) or type(error).__name__
-        if offline_because is not None:
-            run = init("offline")
-    run.define_metric("trainer/global_step")
-    run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
-    advice = None
-    if offline_because is not None:
-        where = Path(os.path.relpath(folder))
-        advice = f"wandb: recorded offline ({offline_because}); upload with: wandb sync {where}/wandb/offline-run-*"
-    return WandbLogger(experiment=run), advice
-
-
-def _offline_because(mode: str) -> str | None:
-    """Why this run cannot be recorded online, None where it can. Asks nothing, waits seconds at most."""
-    import wandb
-
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE", "online")
-    if mode == "disabled":
-        return None
-    if mode in ("offline", "dryrun"):
-        return "as asked"
-    if not wandb.login(prompt=False, verify=False):
-        return "not logged in"
-    url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
-    try:
-        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=REACH_SECONDS)
-    except urllib.error.HTTPError:
-        return None  # any answer is an answer
-    except (OSError, ValueError):
-        return f"{url} does not answer"
-    return None
+    offline_because = "as asked"
+    with _inside(folder / "wandb"):
+        if mode == "online":
+            try:
+                wandb.setup(settings=wandb.Settings(silent=True, mode="online"))
+                if wandb.login(prompt=False, verify=True):
+                    return _with_steps(init("online")), None
+                offline_because = "not logged in"
+            except wandb.errors.AuthenticationError:
+                offline_because = "the server did not accept the login in time"
+            except Exception as error:  # such as an unknown entity
+                offline_because = _one_line(error)
+                wandb.teardown()  # its service would go on holding the id
+        if mode == "disabled":
+            return WandbLogger(experiment=init("disabled")), None
+        logger = _with_steps(init("offline"))
+    where = os.path.relpath(folder / "wandb")
+    return (
+        logger,
+        f"wandb: recorded offline ({offline_because}); upload with: wandb sync {where}/offline-run-*",
+    )
+
+
+def _with_steps(run: Any) -> Logger:
+    run.define_metric("trainer/global_step")
+    run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+    return WandbLogger(experiment=run)
 
 
 @contextmanager
-def _caches_inside(folder: Path) -> Iterator[None]:
-    """Let W&B's service keep its caches and logs in `folder`, not in the home, which may be read-only."""
-    variables = {"WANDB_CACHE_DIR": folder / "cache", "WANDB_DATA_DIR": folder / "data"}
-    added = {name: str(path) for name, path in variables.items() if name not in os.environ}
+def _inside(folder: Path) -> Iterator[None]:
+    """Keep W&B's caches and service logs in `folder`, not in a home that may be read-only; wait briefly."""
+    variables = {
+        "WANDB_CACHE_DIR": str(folder / "cache"),
+        "WANDB_DATA_DIR": str(folder / "data"),
+        "WANDB_HTTP_TIMEOUT": str(REACH_SECONDS),
+    }
+    added = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(added)
     try:
         yield
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _say(line: str) -> None:
