@@ -1,0 +1,134 @@
+"""The order of training examples: pure functions of (seed, epoch, step), so that there is no state to save.
+
+A batch is what one optimizer step reads, on all devices together. `cut` deals it to ranks and micro-batches;
+nothing before `cut` knows how many there are.
+"""
+
+import numpy as np
+
+
+def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
+    """The permutation of range(n) in which an epoch reads its examples."""
+    return np.random.default_rng([seed, epoch]).permutation(n)
+
+
+def cut(indices: np.ndarray, world: int, accumulate: int, rank: int, micro: int) -> np.ndarray:
+    """What `rank` reads of a batch in its micro-batch `micro`; every index falls to exactly one pair of them.
+
+    Dealt like cards, so that sizes differ by one at most and neighbours of a length-sorted batch spread
+    evenly. May be empty when there are fewer examples than `world * accumulate`.
+    """
+    return indices[micro * world + rank :: world * accumulate]
+
+
+def by_length(lengths: np.ndarray) -> np.ndarray:
+    """Indices that sort examples by their first column (source), then the next; equal ones stay in place."""
+    return np.lexsort(lengths.T[::-1])
+
+
+def token_bounds(lengths: np.ndarray, batch_tokens: int) -> list[int]:
+    """Where to cut examples, in their order, into batches of at most `batch_tokens` tokens, padding counted.
+
+    Args:
+        lengths: (examples, columns) in tokens. A batch pads each column (source, target) to its longest on
+            its own.
+
+    Returns:
+        The first example of every batch but the first, as `np.split` takes them.
+    """
+    bounds, start = [], 0
+    widest = [0] * lengths.shape[1]
+    for i, row in enumerate(lengths.tolist()):
+        wider = [max(pair) for pair in zip(widest, row, strict=True)]
+        if i > start and sum(wider) * (i - start + 1) > batch_tokens:
+            bounds.append(i)
+            start, wider = i, row
+        widest = wider
+    return bounds
+
+
+def held_out_batches(
+    lengths: np.ndarray, batch_size: int | None, batch_tokens: int | None, parts: int
+) -> list[np.ndarray]:
+    """Every example once, by length, in batches as large as the `parts` that a training batch is cut into."""
+    order = by_length(lengths)
+    if batch_size is not None:
+        size = -(-batch_size // parts)
+        return np.split(order, range(size, len(order), size))
+    assert batch_tokens is not None
+    return np.split(order, token_bounds(lengths[order], batch_tokens // parts))
+
+
+class Order:
+    """Which examples each optimizer step reads, for any step without reading the ones before.
+
+    With `batch_size` an epoch is one permutation, cut into batches; its last one may be short. With
+    `batch_tokens` examples are sorted by length, equal lengths in an order drawn anew each epoch, cut into
+    batches of at most that many tokens (padding counted, special tokens that a task adds not counted), and
+    the batches shuffled: little padding, and as many steps in each epoch.
+
+    Args:
+        lengths: tokens of each example, (examples, columns).
+        batch_size: examples per optimizer step over all devices; exactly one of this and `batch_tokens` is
+            set.
+        batch_tokens: tokens per optimizer step over all devices, padding counted.
+        seed: of the order.
+
+    Raises:
+        ValueError: both or neither batch limit, a limit below 1, or an example longer than `batch_tokens`.
+    """
+
+    def __init__(self, lengths: np.ndarray, batch_size: int | None, batch_tokens: int | None, seed: int) -> None:
+        self.lengths = lengths.astype(np.int64)
+        self.batch_size, self.batch_tokens, self.seed = batch_size, batch_tokens, seed
+        if (batch_size is None) == (batch_tokens is None):
+            raise ValueError(
+                f"Order: batch_size={batch_size} and batch_tokens={batch_tokens}; set one of data.batch_size "
+                "and data.batch_tokens and leave the other null"
+            )
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"Order: batch_size={batch_size} reads nothing; set data.batch_size to 1 or more")
+        longest = int(self.lengths.sum(axis=1).max())
+        if batch_tokens is not None and batch_tokens < longest:
+            raise ValueError(
+                f"Order: batch_tokens={batch_tokens} is less than the longest example, {longest} tokens; "
+                f"raise data.batch_tokens to {longest} or more, or lower data.seq_len"
+            )
+        if batch_size is not None:
+            self._bounds = list(range(batch_size, len(lengths), batch_size))
+        else:
+            assert batch_tokens is not None
+            self._bounds = token_bounds(self.lengths[by_length(self.lengths)], batch_tokens)
+        self.steps_per_epoch = len(self._bounds) + 1
+        self._memory: tuple[int, list[np.ndarray]] = (-1, [])
+
+    def batch(self, step: int) -> tuple[int, np.ndarray]:
+        """The epoch that optimizer step `step` (from 0) is in, and the examples it reads."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        return epoch, self._batches(epoch)[place]
+
+    def steps_for(self, epochs: float) -> int:
+        """Optimizer steps that read everything `epochs` times; a part of a step counts as one."""
+        return int(np.ceil(epochs * self.steps_per_epoch))
+
+    def steps_for_tokens(self, n_tokens: int) -> int:
+        """The fewest optimizer steps that read at least `n_tokens` tokens, padding not counted."""
+        epochs, rest = divmod(n_tokens, int(self.lengths.sum()))
+        if rest == 0:
+            return epochs * self.steps_per_epoch
+        read = np.cumsum([self.lengths[batch].sum() for batch in self._batches(epochs)])
+        return epochs * self.steps_per_epoch + int(np.searchsorted(read, rest)) + 1
+
+    def _batches(self, epoch: int) -> list[np.ndarray]:
+        if self._memory[0] != epoch:
+            self._memory = (epoch, self._batches_of(epoch))
+        return self._memory[1]
+
+    def _batches_of(self, epoch: int) -> list[np.ndarray]:
+        order = epoch_order(len(self.lengths), self.seed, epoch)
+        if self.batch_size is not None:
+            return np.split(order, self._bounds)
+        # The sorted lengths, and with them the bounds, are those of every epoch; only the examples change
+        # places.
+        batches = np.split(order[by_length(self.lengths[order])], self._bounds)
+        return [batches[i] for i in np.random.default_rng([self.seed, epoch, 1]).permutation(len(batches))]

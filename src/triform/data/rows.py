@@ -1,0 +1,50 @@
+"""Running text cut into rows of one length."""
+
+import numpy as np
+
+from triform.data.prepare import Split
+
+
+class TextRows:
+    """The documents of a split after each other, in rows of `seq_len` tokens and the token after them.
+
+    Row i is `tokens[offset + i * seq_len :][: seq_len + 1]`: consecutive rows share one token, which the
+    first predicts and the second reads, so that every token after the first is predicted once. The last row
+    may be shorter.
+
+    Args:
+        seq_len: tokens read per row.
+        offset: tokens skipped at the start.
+        n_rows: use only the first so many rows; None: all.
+    """
+
+    def __init__(self, split: Split, seq_len: int, offset: int, n_rows: int | None = None) -> None:
+        self.split, self.seq_len, self.offset = split, seq_len, offset
+        n_predicted = len(split.tokens) - 1 - offset
+        self.n_rows = -(-n_predicted // seq_len) if n_rows is None else n_rows
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __getitem__(self, i: int) -> dict[str, np.ndarray]:
+        """`ids`, and where the row touches several documents `documents`, each token's by number from 0."""
+        start = self.offset + i * self.seq_len
+        ids = self.split.tokens[start : start + self.seq_len + 1].astype(np.int64)
+        ends = self.split.document_ends
+        documents = np.searchsorted(ends, np.arange(start, start + len(ids)), side="right")
+        if documents[0] == documents[-1]:
+            return {"ids": ids}
+        return {"ids": ids, "documents": documents - documents[0]}
+
+
+def training_rows(split: Split, seq_len: int, seed: int, epoch: int) -> TextRows:
+    """The rows of one training epoch: all whole, equally many in each epoch, cut elsewhere in each.
+
+    The offset is a pure function of (seed, epoch). What does not fit, less than two rows at the two ends of
+    the text, is left out, other tokens in each epoch.
+    """
+    n_predicted = len(split.tokens) - 1
+    n_rows = max(1, n_predicted // seq_len - 1)
+    slack = min(seq_len, n_predicted - n_rows * seq_len + 1)
+    offset = int(np.random.default_rng([seed, epoch, 2]).integers(slack))
+    return TextRows(split, seq_len, offset, n_rows)
