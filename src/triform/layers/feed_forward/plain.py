@@ -1,0 +1,24 @@
+"""Two projections with a non-linearity between."""
+
+from collections.abc import Callable
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class FeedForward(nn.Module):
+    """down(activation(up(x))) at every position (Vaswani et al. 2017, section 3.3).
+
+    Args:
+        activation: builds the non-linearity.
+        bias: whether both projections have one.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, *, activation: Callable[[], nn.Module], bias: bool) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = activation()
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        return self.down_proj(self.activation(self.up_proj(x)))

@@ -1,0 +1,19 @@
+"""A table of learned vectors."""
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from triform.layers.position.base import Position
+
+
+class Learned(Position):
+    """Adds a learned vector for each position (Gehring et al. 2017; BERT, GPT-2)."""
+
+    def __init__(self, *, d_model: int, n_heads: int, head_dim: int, max_seq_len: int, causal: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(max_seq_len, d_model)
+
+    def embed(
+        self, x: Float[Tensor, "batch seq_len d_model"], position_ids: Int[Tensor, "#batch seq_len"]
+    ) -> Float[Tensor, "batch seq_len d_model"]:
+        return x + self.table(position_ids)

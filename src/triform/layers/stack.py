@@ -1,0 +1,115 @@
+"""Blocks one after another, with positions before and, where the placement asks for it, a norm after."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from triform.layers.attention import head_width
+from triform.layers.block import Block
+from triform.layers.cache import KVCache
+from triform.layers.masks import AttentionMask
+from triform.layers.position.base import Position, count_positions
+
+Factory = Callable[..., Any]
+
+
+class Stack(nn.Module):
+    """From embedded tokens to hidden states.
+
+    Every factory is called once a layer (`position` once, `norm` also for the final norm) and is given
+    its sizes here.
+
+    Args:
+        causal: whether a token sees no later one.
+        head_dim: None: `d_model // n_heads`.
+        cross_attention: builds the attention to a memory; None: there is no memory.
+
+    Raises:
+        ValueError: a size below 1, `dropout` outside [0, 1), or heads that do not divide `d_model`.
+    """
+
+    def __init__(
+        self,
+        *,
+        causal: bool,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        n_kv_heads: int | None,
+        head_dim: int | None,
+        d_ff: int,
+        max_seq_len: int,
+        dropout: float,
+        attention: Factory,
+        position: Factory,
+        norm: Factory,
+        feed_forward: Factory,
+        placement: Factory,
+        cross_attention: Factory | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in {"d_model": d_model, "n_layers": n_layers, "d_ff": d_ff, "max_seq_len": max_seq_len}.items():
+            if size < 1:
+                raise ValueError(f"Stack: {name}={size} is less than 1; set model.{name} to at least 1")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"Stack: dropout={dropout} is no share; set model.dropout to at least 0 and less than 1")
+        head_dim = head_width(d_model, n_heads, head_dim)
+        heads = {"d_model": d_model, "n_heads": n_heads, "n_kv_heads": n_kv_heads, "head_dim": head_dim}
+        self.causal = causal
+        self.max_seq_len = max_seq_len
+        self.position: Position = position(
+            d_model=d_model, n_heads=n_heads, head_dim=head_dim, max_seq_len=max_seq_len, causal=causal
+        )
+        self.dropout = nn.Dropout(dropout)
+        blocks = [
+            Block(
+                attention=attention(**heads),
+                cross_attention=None if cross_attention is None else cross_attention(**heads),
+                feed_forward=feed_forward(d_model=d_model, d_ff=d_ff),
+                residual=lambda: placement(d_model=d_model, norm=norm, dropout=dropout),
+            )
+            for _ in range(n_layers)
+        ]
+        self.layers = nn.ModuleList(blocks)
+        needs_final_norm = blocks[-1].ff_residual.needs_final_norm
+        self.final_norm = norm(d_model) if needs_final_norm else nn.Identity()
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch seq_len d_model"],
+        padding_mask: Bool[Tensor, "batch kv_len"] | None = None,
+        position_ids: Int[Tensor, "batch seq_len"] | None = None,
+        document_ids: Int[Tensor, "batch kv_len"] | None = None,
+        prefix_length: Int[Tensor, " batch"] | None = None,
+        memory: Float[Tensor, "batch src_len d_model"] | None = None,
+        memory_padding_mask: Bool[Tensor, "batch src_len"] | None = None,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "batch seq_len d_model"]:
+        """Under a cache `x` holds the new tokens only, `padding_mask` and `document_ids` cover all (kv_len).
+
+        Raises:
+            ValueError: more than `max_seq_len` tokens.
+        """
+        q_len = x.shape[1]
+        kv_len = q_len if cache is None else cache.length + q_len
+        if kv_len > self.max_seq_len:
+            raise ValueError(
+                f"Stack: a row of {kv_len} tokens is longer than max_seq_len={self.max_seq_len}; set "
+                f"model.max_seq_len to at least {kv_len}, or data.seq_len to at most {self.max_seq_len}"
+            )
+        if position_ids is None:
+            position_ids = count_positions(q_len, kv_len, padding_mask, document_ids, x.device)
+        slots = torch.arange(kv_len, device=x.device)
+        mask = AttentionMask(self.causal, None, prefix_length, padding_mask, document_ids)
+        memory_mask = None if memory_padding_mask is None else AttentionMask(padding=memory_padding_mask)
+
+        x = self.dropout(self.position.embed(x, position_ids))
+        rotate = self.position.rotation(position_ids)
+        bias = self.position.bias(slots[kv_len - q_len :], slots)
+        for i, layer in enumerate(self.layers):
+            caches = (None, None) if cache is None else cache.of_layer(i)
+            x = layer(x, mask, rotate, bias, memory, memory_mask, *caches)
+        return self.final_norm(x)

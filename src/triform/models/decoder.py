@@ -1,0 +1,95 @@
+"""Decoder-only Transformer."""
+
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from triform.layers.cache import KVCache
+from triform.layers.embedding import TokenEmbedding
+from triform.layers.init import Scheme, initialise
+from triform.layers.stack import Factory, Stack
+from triform.models.output import ModelOutput
+
+
+class Decoder(nn.Module):
+    """Every token reads itself and what is before it (Radford et al. 2018).
+
+    Args:
+        scale_embedding: multiply token embeddings by sqrt(d_model).
+        head: builds the head, given the token embedding.
+        init: how `initialise` fills matrices.
+        For the others see `Stack`.
+
+    Raises:
+        ValueError: see `Stack` and the parts.
+    """
+
+    family = "decoder"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        n_kv_heads: int | None,
+        head_dim: int | None,
+        d_ff: int,
+        max_seq_len: int,
+        dropout: float,
+        scale_embedding: bool,
+        attention: Factory,
+        position: Factory,
+        norm: Factory,
+        feed_forward: Factory,
+        placement: Factory,
+        init: Scheme,
+        head: Factory,
+    ) -> None:
+        super().__init__()
+        self.vocab_size, self.d_model, self.max_seq_len = vocab_size, d_model, max_seq_len
+        self.embedding = TokenEmbedding(vocab_size, d_model, scaled=scale_embedding)
+        self.stack = Stack(
+            causal=True,
+            d_model=d_model,
+            n_layers=n_layers,
+            n_heads=n_heads,
+            n_kv_heads=n_kv_heads,
+            head_dim=head_dim,
+            d_ff=d_ff,
+            max_seq_len=max_seq_len,
+            dropout=dropout,
+            attention=attention,
+            position=position,
+            norm=norm,
+            feed_forward=feed_forward,
+            placement=placement,
+        )
+        self.head = head(self.embedding)
+        self.scheme = init
+
+    def initialise(self, seed: int) -> None:
+        """Fills every parameter; see `triform.layers.init.initialise`."""
+        initialise(self, self.scheme, seed)
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for `max_seq_len` tokens."""
+        return KVCache(len(self.stack.layers), self.stack.max_seq_len)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch seq_len"],
+        padding_mask: Bool[Tensor, "batch kv_len"] | None = None,
+        position_ids: Int[Tensor, "batch seq_len"] | None = None,
+        document_ids: Int[Tensor, "batch kv_len"] | None = None,
+        prefix_length: Int[Tensor, " batch"] | None = None,
+        cache: KVCache | None = None,
+    ) -> ModelOutput:
+        """Under a cache `input_ids` are the new tokens, `padding_mask` and `document_ids` cover all.
+
+        `position_ids` None: counted from the first real token of each document. `prefix_length`: first tokens
+        of each row that all see each other (see `AttentionMask`).
+        """
+        x = self.embedding(input_ids)
+        hidden = self.stack(x, padding_mask, position_ids, document_ids, prefix_length, cache=cache)
+        return ModelOutput(hidden, self.head)

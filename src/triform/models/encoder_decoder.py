@@ -1,0 +1,156 @@
+"""Encoder-decoder Transformer."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from triform.layers.cache import KVCache
+from triform.layers.embedding import TokenEmbedding
+from triform.layers.init import Scheme, initialise
+from triform.layers.stack import Factory, Stack
+from triform.models.output import ModelOutput
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder reads the source; a decoder reads it through cross-attention (Vaswani et al. 2017).
+
+    One vocabulary and one embedding table serve both sides. Sizes and parts are those of both stacks, unless
+    `encoder` or `decoder` sets its own.
+
+    Args:
+        scale_embedding: multiply token embeddings by sqrt(d_model).
+        encoder: what the encoder has of its own, by the names of the arguments here; None: as both.
+        decoder: the same for the decoder, which may also set `cross_attention` (None: its `attention`,
+            without the window: source and target have no distance).
+        head: builds the head, given the token embedding.
+        init: how `initialise` fills matrices.
+        For the others see `Stack`.
+
+    Raises:
+        ValueError: `encoder` or `decoder` sets what no stack has, `cross_attention` has a window of its own;
+            see also `Stack` and the parts.
+    """
+
+    family = "encoder_decoder"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        n_kv_heads: int | None,
+        head_dim: int | None,
+        d_ff: int,
+        max_seq_len: int,
+        dropout: float,
+        scale_embedding: bool,
+        attention: Factory,
+        position: Factory,
+        norm: Factory,
+        feed_forward: Factory,
+        placement: Factory,
+        init: Scheme,
+        head: Factory,
+        encoder: Mapping[str, Any],
+        decoder: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        shared = {
+            "n_layers": n_layers,
+            "n_heads": n_heads,
+            "n_kv_heads": n_kv_heads,
+            "head_dim": head_dim,
+            "d_ff": d_ff,
+            "max_seq_len": max_seq_len,
+            "dropout": dropout,
+            "attention": attention,
+            "position": position,
+            "norm": norm,
+            "feed_forward": feed_forward,
+            "placement": placement,
+        }
+        encoder_has = _of_stack("encoder", shared, encoder)
+        decoder_has = _of_stack("decoder", shared | {"cross_attention": None}, decoder)
+        decoder_has["cross_attention"] = _cross_attention(decoder_has)
+
+        self.vocab_size, self.d_model = vocab_size, d_model
+        self.max_seq_len = min(encoder_has["max_seq_len"], decoder_has["max_seq_len"])
+        self.embedding = TokenEmbedding(vocab_size, d_model, scaled=scale_embedding)
+        self.encoder = Stack(causal=False, d_model=d_model, **encoder_has)
+        self.decoder = Stack(causal=True, d_model=d_model, **decoder_has)
+        self.head = head(self.embedding)
+        self.scheme = init
+
+    def initialise(self, seed: int) -> None:
+        """Fills every parameter; see `triform.layers.init.initialise`."""
+        initialise(self, self.scheme, seed)
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for the decoder's `max_seq_len` tokens."""
+        return KVCache(len(self.decoder.layers), self.decoder.max_seq_len)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch src_len"],
+        decoder_input_ids: Int[Tensor, "batch tgt_len"],
+        padding_mask: Bool[Tensor, "batch src_len"] | None = None,
+        decoder_padding_mask: Bool[Tensor, "batch tgt_len"] | None = None,
+    ) -> ModelOutput:
+        memory = self.encode(input_ids, padding_mask)
+        return self.decode(decoder_input_ids, memory, padding_mask, decoder_padding_mask)
+
+    def encode(
+        self,
+        input_ids: Int[Tensor, "batch src_len"],
+        padding_mask: Bool[Tensor, "batch src_len"] | None = None,
+    ) -> Float[Tensor, "batch src_len d_model"]:
+        """What the decoder reads of the source."""
+        return self.encoder(self.embedding(input_ids), padding_mask)
+
+    def decode(
+        self,
+        decoder_input_ids: Int[Tensor, "batch tgt_len"],
+        memory: Float[Tensor, "batch src_len d_model"],
+        padding_mask: Bool[Tensor, "batch src_len"] | None = None,
+        decoder_padding_mask: Bool[Tensor, "batch kv_len"] | None = None,
+        cache: KVCache | None = None,
+    ) -> ModelOutput:
+        """Under a cache `decoder_input_ids` are the new tokens, `decoder_padding_mask` covers all."""
+        x = self.embedding(decoder_input_ids)
+        hidden = self.decoder(x, decoder_padding_mask, memory=memory, memory_padding_mask=padding_mask, cache=cache)
+        return ModelOutput(hidden, self.head)
+
+
+def _of_stack(stack: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The shared sizes and parts with those of one stack in their place."""
+    for key in own:
+        if key not in shared:
+            nearest = get_close_matches(key, shared, n=1, cutoff=0) or list(shared)[:1]
+            raise ValueError(
+                f"EncoderDecoder: model.{stack}.{key} is nothing that the {stack} has of its own; the nearest is "
+                f"model.{stack}.{nearest[0]}"
+            )
+    return {**shared, **{key: value for key, value in own.items() if value is not None}}
+
+
+def _cross_attention(decoder: Mapping[str, Any]) -> Factory:
+    """Builds attention to the memory: the decoder's own choice, or its attention without the window."""
+    chosen, inherited = decoder["cross_attention"], decoder["attention"]
+
+    def build(**sizes: Any) -> nn.Module:
+        module = (chosen or inherited)(**sizes)
+        if getattr(module, "window", None) is not None:
+            if chosen:
+                raise ValueError(
+                    f"EncoderDecoder: a window of {module.window} tokens has no meaning between source and target; "
+                    f"set model/attention@model.decoder.cross_attention to one without, such as multi_head"
+                )
+            module.window = None
+        return module
+
+    return build
