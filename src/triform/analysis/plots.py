@@ -46,9 +46,7 @@ def loss_curve(metrics_csv: Path, out: Path) -> None:
         upper.plot(steps, losses, color=TRAIN, linewidth=1.2, label=f"training, last {losses[-1]:.3g}")
     if validation.size:
         label = f"validation, best {np.nanmin(validation):.3g}"
-        upper.plot(
-            validation_steps, validation, "o-", color=VALIDATION, linewidth=1.6, markersize=4, label=label
-        )
+        upper.plot(validation_steps, validation, "o-", color=VALIDATION, linewidth=1.6, markersize=4, label=label)
     both = np.concatenate([losses, validation])
     both = both[np.isfinite(both)]
     if both.size and both.min() > 0 and both.max() / both.min() > 20:

@@ -1,37 +1,25 @@
-"""What a run prints when it is over: its figures beside baselines, outputs right and wrong."""
+"""What a run prints when it is over: its figures beside those of simple baselines, and examples of its output."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-
-@dataclass(frozen=True)
-class Sample:
-    """One held-out example: what was given, what was expected, what the model wrote."""
-
-    source: str
-    target: str
-    output: str
-
-    @property
-    def right(self) -> bool:
-        return self.output == self.target
+from triform.tasks.objective import Sample
 
 
 def metrics_table(metrics: Mapping[str, float], baselines: Mapping[str, Mapping[str, float]]) -> Table:
     """Final metrics, one row each, with a column per baseline that has the same metric.
 
     Args:
-        baselines: baseline name to its metrics, such as `{"majority": {"accuracy": 0.197}}`.
+        baselines: baseline name to its metrics, such as `{"majority": {"accuracy": 0.2}}`.
     """
-    table = Table(show_edge=False, pad_edge=False, box=None)
+    table = _table()
     table.add_column("metric")
     table.add_column("this run", justify="right", style="bold")
     for name in baselines:
-        table.add_column(escape(name), justify="right", style="dim")
+        table.add_column(escape(name), justify="right")
     for name, value in metrics.items():
         others = [number(known[name]) if name in known else "" for known in baselines.values()]
         table.add_row(escape(name), number(value), *others)
@@ -39,23 +27,26 @@ def metrics_table(metrics: Mapping[str, float], baselines: Mapping[str, Mapping[
 
 
 def samples_table(samples: Sequence[Sample]) -> Table:
-    """Samples with a mark each; the expected target is shown where the output differs from it."""
-    table = Table(show_edge=False, pad_edge=False, box=None)
-    table.add_column("")
-    for heading in ("given", "written", "expected"):
+    """Samples as given and as written by the model; what was expected stands beside an output that is wrong."""
+    judged = any(sample.correct is not None for sample in samples)
+    table = _table()
+    for heading in ("", "given", "written", "expected") if judged else ("given", "written"):
         table.add_column(heading, overflow="fold")
+    marks = {True: "[green]right[/]", False: "[red]wrong[/]", None: ""}
     for sample in samples:
-        mark = "[green]right[/]" if sample.right else "[red]wrong[/]"
-        expected = "" if sample.right else escape(sample.target)
-        table.add_row(mark, escape(sample.source), escape(sample.output), expected)
+        cells = [escape(sample.source), escape(sample.output)]
+        if judged:
+            expected = escape(sample.target) if sample.target is not None and not sample.correct else ""
+            cells = [marks[sample.correct], *cells, expected]
+        table.add_row(*cells)
     return table
 
 
 def choose(samples: Sequence[Sample], right: int, wrong: int) -> list[Sample]:
-    """The first `right` correct samples, then the first `wrong` others, or as many as there are."""
-    correct = [sample for sample in samples if sample.right]
-    others = [sample for sample in samples if not sample.right]
-    return correct[:right] + others[:wrong]
+    """The first `right` samples that are correct or not judged, then the first `wrong` others, if there are so many."""
+    others = [sample for sample in samples if sample.correct is False]
+    rest = [sample for sample in samples if sample.correct is not False]
+    return rest[:right] + others[:wrong]
 
 
 def print_report(
@@ -72,7 +63,9 @@ def print_report(
 
 
 def number(value: float) -> str:
-    """Four significant digits; whole numbers in full."""
-    if isinstance(value, int) or (value == value and abs(value) != float("inf") and value == int(value)):
-        return f"{int(value):,}"
-    return f"{value:.4g}"
+    """Four significant digits; a whole number in full, digits in threes."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")

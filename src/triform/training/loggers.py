@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from triform.training.hardware import rank
 
 REACH_SECONDS = 3  # for the server to know us
 INIT_SECONDS = 20.0  # for the server to open a run; after that the run is recorded offline
@@ -28,12 +29,12 @@ WANDB_MODES = ("auto", "online", "offline", "disabled")
 def wandb_logger(
     project: str,
     entity: str | None,
-    name: str | None,
     group: str | None,
-    tags: list[str] | None,
+    tags: list[str],
     mode: str,
     folder: Path,
     config: Mapping[str, Any],
+    name: str | None = None,
     id: str | None = None,
 ) -> "Background":
     """Record a run with Weights & Biases, online where that is possible without asking.
@@ -44,6 +45,7 @@ def wandb_logger(
             whatever WANDB_MODE says; `offline`: never use the network; `disabled`: record nothing.
         folder: the run folder; everything lands in `folder/wandb`, the id in `folder/wandb_id`.
         config: the resolved configuration, without secrets.
+        name: of the W&B run; None: the last two parts of the folder's path.
         id: of the W&B run; None: the one in `folder/wandb_id`, so that a resumed run continues the
             same W&B run, or a new one.
 
@@ -54,10 +56,18 @@ def wandb_logger(
         raise ValueError(
             f"wandb_logger: mode={mode!r} is not known; set logger.mode to one of {', '.join(WANDB_MODES)}"
         )
-    id = id or wandb_id(folder)
+    about = {
+        "project": project,
+        "entity": entity,
+        "group": group,
+        "tags": tags,
+        "name": name or "/".join(folder.absolute().parts[-2:]),
+        "id": id or wandb_id(folder),
+        "config": dict(config),
+    }
 
     def start() -> tuple[Logger, str | None]:
-        return _start_wandb(project, entity, name, group, tags, mode, folder, dict(config), id)
+        return _start_wandb(about, mode, folder)
 
     return Background("wandb", start)
 
@@ -71,8 +81,11 @@ def wandb_id(folder: Path) -> str:
     return file.read_text().strip()
 
 
-def tensorboard_logger(folder: Path) -> "Background":
-    """Write events for TensorBoard to `folder/tensorboard`; needs `pip install triform[tensorboard]`."""
+def tensorboard_logger(folder: Path, config: Mapping[str, Any]) -> "Background":
+    """Write events for TensorBoard to `folder/tensorboard`; needs `pip install triform[tensorboard]`.
+
+    `config` is taken as every logger is given it, and not recorded: the run folder has it.
+    """
 
     def start() -> tuple[Logger, str | None]:
         logger = TensorBoardLogger(save_dir=folder, name="", version="tensorboard")
@@ -101,7 +114,7 @@ class Background(Logger):
         self._calls: queue.Queue[Callable[[Logger], None] | None] = queue.Queue()
         self._advice: str | None = None
         self._thread: threading.Thread | None = None
-        if rank_zero_only.rank == 0:
+        if rank() == 0:
             self._thread = threading.Thread(target=self._work, name=f"{name} logger", daemon=True)
             self._thread.start()
 
@@ -170,17 +183,7 @@ class Background(Logger):
             _say(f"warning: {self._name} stopped recording ({reason}); the run folder has the full record")
 
 
-def _start_wandb(
-    project: str,
-    entity: str | None,
-    name: str | None,
-    group: str | None,
-    tags: list[str] | None,
-    mode: str,
-    folder: Path,
-    config: dict[str, Any],
-    id: str,
-) -> tuple[Logger, str | None]:
+def _start_wandb(about: dict[str, Any], mode: str, folder: Path) -> tuple[Logger, str | None]:
     import wandb  # half a second, spent in the thread
 
     settings = wandb.Settings(
@@ -192,16 +195,10 @@ def _start_wandb(
 
     def init(mode: str) -> Any:
         return wandb.init(
-            project=project,
-            entity=entity,
-            name=name,
-            group=group,
-            tags=tags,
+            **about,
             mode=mode,  # type: ignore[arg-type]
             dir=folder,
-            id=id,
             resume="allow",
-            config=config,
             settings=settings,
             reinit="create_new",  # another run of this process, as in a notebook, is left alone
         )

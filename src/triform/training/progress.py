@@ -19,8 +19,8 @@ class Progress(ProgressBar):
 
     Redraws the line on a terminal; elsewhere (a file, a cluster's log) prints it anew every
     `line_seconds`. Figures come from the mapping `status` of the LightningModule, keys `loss`,
-    `validation_loss`, `lr` and `tokens_per_second`; a key that it lacks is left out. Nothing is
-    read from the device, so that watching a run does not slow it.
+    `validation_loss`, `lr` and `tokens_per_second`; one that it lacks keeps its last value. Nothing
+    is read from the device, so that watching a run does not slow it.
 
     Steps are optimizer steps. Time left is what remains at the mean rate of this process,
     validation included, the first step (compiling, warming up) left out.
@@ -40,6 +40,7 @@ class Progress(ProgressBar):
         self._drawn = float("-inf")
         self._printed: int | None = None
         self._began: tuple[int, float] | None = None
+        self._status: dict[str, float] = {}
 
     def enable(self) -> None:
         self._enabled = True
@@ -58,6 +59,7 @@ class Progress(ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._began = None
         self._printed = None
+        self._status = {}
         self._drawn = float("-inf") if self.console.is_terminal else time.monotonic()
         if self._enabled and self.console.is_terminal:
             self._bar = Bar(
@@ -135,7 +137,8 @@ class Progress(ProgressBar):
     def _line(self, trainer: Trainer, pl_module: LightningModule) -> str:
         step, total = trainer.global_step, trainer.max_steps
         parts = [f"step {step}/{total}" if total > 0 else f"step {step}"]
-        parts += figures(getattr(pl_module, "status", {}))
+        self._status |= getattr(pl_module, "status", {})
+        parts += figures(self._status)
         if total > step and self._began is not None and step > self._began[0]:
             seconds = (time.monotonic() - self._began[1]) / (step - self._began[0])
             parts.append(f"{duration(seconds * (total - step))} left")
