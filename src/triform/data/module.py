@@ -11,6 +11,9 @@ from triform.data.order import Order, cut, held_out_batches
 from triform.data.prepare import Prepared, Split
 from triform.data.rows import TextRows, training_rows
 
+LOADER = ("seq_len", "batch_size", "batch_tokens", "num_workers")
+"""Keys of `data` in the configuration that are the loaders', not the source's."""
+
 Collate = Callable[[list[dict[str, Any]], list[tuple[int, int]]], dict[str, Any]]
 
 
@@ -43,14 +46,21 @@ class _MicroBatches(Dataset):
     """Item k is micro-batch k % accumulate of optimizer step k // accumulate, as this rank reads it."""
 
     def __init__(
-        self, examples: _Examples, order: Order, collate: Collate, world: int, rank: int, accumulate: int
+        self,
+        examples: _Examples,
+        order: Order,
+        collate: Collate,
+        world: int,
+        rank: int,
+        accumulate: int,
+        overfit: bool,
     ) -> None:
         self.examples, self.order, self.collate = examples, order, collate
-        self.world, self.rank, self.accumulate = world, rank, accumulate
+        self.world, self.rank, self.accumulate, self.overfit = world, rank, accumulate, overfit
 
     def __getitem__(self, k: int) -> dict[str, Any]:
         step, micro = divmod(k, self.accumulate)
-        epoch, batch = self.order.batch(step)
+        epoch, batch = self.order.batch(0 if self.overfit else step)
         indices = cut(batch, self.world, self.accumulate, self.rank, micro).tolist()
         rows = self.examples.of_epoch(epoch)
         return self.collate([rows[i] for i in indices], [(epoch, i) for i in indices])
@@ -110,6 +120,7 @@ class DataModule(pl.LightningDataModule):
         num_workers: loader processes per device; 0: batches are made between steps.
         seed: of order and row offsets.
         accumulate: micro-batches per optimizer step.
+        overfit: read the first batch in every optimizer step.
 
     Raises:
         ValueError: text shorter than a row, or what `Order` refuses.
@@ -131,18 +142,19 @@ class DataModule(pl.LightningDataModule):
         num_workers: int,
         seed: int,
         accumulate: int,
+        overfit: bool = False,
     ) -> None:
         super().__init__()
         self.prepared, self.collate, self.seq_len = prepared, collate, seq_len
         self.batch_size, self.batch_tokens = batch_size, batch_tokens
-        self.num_workers, self.seed, self.accumulate = num_workers, seed, accumulate
+        self.num_workers, self.seed, self.accumulate, self.overfit = num_workers, seed, accumulate, overfit
         check_text_length(prepared, seq_len)
         self.order = training_order(prepared, seq_len, batch_size, batch_tokens, seed)
 
     def train_dataloader(self) -> DataLoader:
         world, rank = self._place()
         examples = _Examples(self.prepared.splits["train"], self.seq_len, self.seed, train=True)
-        stream = _MicroBatches(examples, self.order, self.collate, world, rank, self.accumulate)
+        stream = _MicroBatches(examples, self.order, self.collate, world, rank, self.accumulate, self.overfit)
         start = self.trainer.global_step if self.trainer is not None else 0
         return self._loader(stream, _From(start * self.accumulate, self.total_steps * self.accumulate))
 

@@ -1,0 +1,80 @@
+"""What simple models reach on the same splits: the figures a trained model is read beside."""
+
+import re
+from collections import Counter
+
+import numpy as np
+
+from triform.data.prepare import Split
+
+CHUNK = 1 << 22  # bytes counted at a time
+
+
+def text_baselines(train: Split, validation: Split) -> dict[str, float]:
+    """Bits per byte on `validation` of byte models counted on `train`.
+
+    "uniform" gives all 256 bytes the same chance. "unigram" and "trigram" (two bytes of context) are interpolated with
+    the next shorter context after Witten and Bell 1991: with n occurrences of a context, followed by t different
+    bytes, p(byte) = (count + t * p_shorter(byte)) / (n + t). Documents follow each other without a mark.
+    """
+    text, held_out = train.utf8["text"].flat, validation.utf8["text"].flat
+    counts = [_counts(text, order) for order in range(3)]
+    chances = np.full(len(held_out), 1 / 256)
+    found = {"uniform": 8.0}
+    for order, count in enumerate(counts):
+        total = count.reshape(-1, 256).sum(axis=1)
+        kinds = (count.reshape(-1, 256) > 0).sum(axis=1)
+        codes = _codes(held_out, order)
+        contexts = codes // 256
+        shorter = chances[order:]
+        seen = np.maximum(total[contexts] + kinds[contexts], 1)
+        longer = (count[codes] + kinds[contexts] * shorter) / seen
+        chances[order:] = np.where(total[contexts] > 0, longer, shorter)
+        if order != 1:
+            found["unigram" if order == 0 else "trigram"] = float(-np.log2(chances).mean())
+    return found
+
+
+def _codes(text: np.ndarray, order: int) -> np.ndarray:
+    """Each byte with the `order` bytes before it as one number, the last byte lowest."""
+    codes = np.zeros(max(0, len(text) - order), dtype=np.int64)
+    for i in range(order + 1):
+        codes = codes * 256 + text[i : i + len(codes)]
+    return codes
+
+
+def _counts(text: np.ndarray, order: int) -> np.ndarray:
+    counts = np.zeros(256 ** (order + 1), dtype=np.int64)
+    for start in range(0, len(text), CHUNK):
+        counts += np.bincount(_codes(text[start : start + CHUNK + order], order), minlength=len(counts))
+    return counts
+
+
+def label_baselines(train: Split, validation: Split) -> dict[str, float]:
+    """Accuracy on `validation` of the commonest training label, and of naive Bayes over words.
+
+    The latter: multinomial over lower-cased words, one added to each count, words never seen in training left out
+    (Manning, Raghavan, Schütze 2008, section 13.2).
+    """
+    assert train.labels is not None
+    assert validation.labels is not None
+    prior = np.bincount(train.labels).astype(float)
+    words = [_words(train, i) for i in range(len(train))]
+    number = {word: i for i, word in enumerate(dict.fromkeys(word for text in words for word in text))}
+    counts = np.ones((len(prior), len(number)))
+    for label, text in zip(train.labels, words, strict=True):
+        for word, n in text.items():
+            counts[label, number[word]] += n
+    log_words = np.log(counts / counts.sum(axis=1, keepdims=True))
+    log_prior = np.log(prior / prior.sum())
+    n_right = 0
+    for i, label in enumerate(validation.labels):
+        known = {number[word]: n for word, n in _words(validation, i).items() if word in number}
+        scores = log_prior + log_words[:, list(known)] @ np.array(list(known.values()), dtype=float)
+        n_right += int(scores.argmax()) == label
+    majority = np.mean(np.array(validation.labels) == prior.argmax())
+    return {"majority": float(majority), "naive_bayes": n_right / len(validation)}
+
+
+def _words(split: Split, i: int) -> Counter[str]:
+    return Counter(re.findall(r"\w+", split.texts(i)["text"].lower()))
