@@ -67,25 +67,31 @@ class AttentionMask:
             self.derived[window] = self & AttentionMask(window=window)
         return self.derived[window]
 
+    @property
+    def reach(self) -> int | None:
+        """The distance of the furthest key in the window, in tokens; None: no window."""
+        if self.window is None:
+            return None
+        return self.window - 1 if self.causal else self.window // 2
+
     def is_causal_only(self, q_len: int, kv_len: int) -> bool:
         """Whether this is the lower triangle of a square and nothing else."""
-        everything = (self.prefix_length, self.padding, self.documents)
-        window = self.window is not None and self.window < kv_len
-        return self.causal and q_len == kv_len > 1 and not window and all(x is None for x in everything)
+        others = (self.prefix_length, self.padding, self.documents)
+        fits = self.reach is None or self.reach >= kv_len - 1
+        return self.causal and q_len == kv_len > 1 and fits and all(x is None for x in others)
 
     def dense(self, q_len: int, kv_len: int, device: torch.device) -> Bool[Tensor, "#batch 1 #q_len #kv_len"] | None:
         """True where a query may attend to a key; None if every query may attend to every key."""
         keys = torch.arange(kv_len, device=device)
-        queries = keys[kv_len - q_len :, None] if self.causal or self.window else keys[:, None]
+        queries = keys[kv_len - q_len :, None]
         conditions = []
         if self.causal and q_len > 1:
             visible = (keys <= queries)[None, None]
             if self.prefix_length is not None:
                 visible = visible | (keys < self.prefix_length[:, None, None, None])
             conditions.append(visible)
-        if self.window is not None and self.window < kv_len:
-            reach = self.window - 1 if self.causal else self.window // 2
-            conditions.append(((queries - keys).abs() <= reach)[None, None])
+        if self.reach is not None and self.reach < kv_len - 1:
+            conditions.append(((queries - keys).abs() <= self.reach)[None, None])
         if self.padding is not None:
             conditions.append(self.padding[:, None, None, :])
         if self.documents is not None:

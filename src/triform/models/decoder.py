@@ -72,9 +72,9 @@ class Decoder(nn.Module):
         """Fills every parameter; see `triform.layers.init.initialise`."""
         initialise(self, self.scheme, seed)
 
-    def new_cache(self) -> KVCache:
-        """An empty cache for `max_seq_len` tokens."""
-        return KVCache(len(self.stack.layers), self.stack.max_seq_len)
+    def new_cache(self, max_len: int) -> KVCache:
+        """An empty cache for `max_len` tokens."""
+        return KVCache(len(self.stack.layers), max_len)
 
     def forward(
         self,

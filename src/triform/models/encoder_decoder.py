@@ -1,6 +1,6 @@
 """Encoder-decoder Transformer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -23,8 +23,8 @@ class EncoderDecoder(nn.Module):
     Args:
         scale_embedding: multiply token embeddings by sqrt(d_model).
         encoder: what the encoder has of its own, by the names of the arguments here; None: as both.
-        decoder: the same for the decoder, which may also set `cross_attention` (None: its `attention`,
-            without the window: source and target have no distance).
+        decoder: the same for the decoder, which may also set `cross_attention` (None: `attention` without
+            its window: source and target have no distance).
         head: builds the head, given the token embedding.
         init: how `initialise` fills matrices.
         For the others see `Stack`.
@@ -76,7 +76,7 @@ class EncoderDecoder(nn.Module):
         }
         encoder_has = _of_stack("encoder", shared, encoder)
         decoder_has = _of_stack("decoder", shared | {"cross_attention": None}, decoder)
-        decoder_has["cross_attention"] = _cross_attention(decoder_has)
+        decoder_has["cross_attention"] = _cross_attention(decoder_has["cross_attention"], attention)
 
         self.vocab_size, self.d_model = vocab_size, d_model
         self.max_seq_len = min(encoder_has["max_seq_len"], decoder_has["max_seq_len"])
@@ -90,9 +90,9 @@ class EncoderDecoder(nn.Module):
         """Fills every parameter; see `triform.layers.init.initialise`."""
         initialise(self, self.scheme, seed)
 
-    def new_cache(self) -> KVCache:
-        """An empty cache for the decoder's `max_seq_len` tokens."""
-        return KVCache(len(self.decoder.layers), self.decoder.max_seq_len)
+    def new_cache(self, max_len: int) -> KVCache:
+        """An empty cache for `max_len` target tokens."""
+        return KVCache(len(self.decoder.layers), max_len)
 
     def forward(
         self,
@@ -126,6 +126,25 @@ class EncoderDecoder(nn.Module):
         return ModelOutput(hidden, self.head)
 
 
+def unread(settings: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    """Those of `keys` (such as "n_layers" or "attention.window") that change nothing.
+
+    That is so where both stacks, and for attention the cross-attention too, have their own.
+
+    Args:
+        settings: the model as configured, with its `encoder` and `decoder`.
+    """
+    encoder, decoder = settings["encoder"], settings["decoder"]
+
+    def is_read(name: str) -> bool:
+        own = [encoder.get(name), decoder.get(name)]
+        if name == "attention":
+            own.append(decoder.get("cross_attention"))
+        return None in own
+
+    return [key for key in keys if not is_read(key.split(".")[0])]
+
+
 def _of_stack(stack: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The shared sizes and parts with those of one stack in their place."""
     for key in own:
@@ -138,12 +157,11 @@ def _of_stack(stack: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> 
     return {**shared, **{key: value for key, value in own.items() if value is not None}}
 
 
-def _cross_attention(decoder: Mapping[str, Any]) -> Factory:
-    """Builds attention to the memory: the decoder's own choice, or its attention without the window."""
-    chosen, inherited = decoder["cross_attention"], decoder["attention"]
+def _cross_attention(chosen: Factory | None, shared: Factory) -> Factory:
+    """Builds attention to the memory: as chosen for it, or as the shared one without the window."""
 
     def build(**sizes: Any) -> nn.Module:
-        module = (chosen or inherited)(**sizes)
+        module = (chosen or shared)(**sizes)
         if getattr(module, "window", None) is not None:
             if chosen:
                 raise ValueError(

@@ -28,8 +28,6 @@ class LanguageModelHead(nn.Module):
         bias: whether each token has a bias (BERT has one).
     """
 
-    per_token = True
-
     def __init__(self, embedding: TokenEmbedding, *, tied: bool, bias: bool) -> None:
         super().__init__()
         # In a tuple, so that the table is a parameter of the embedding alone and `to_empty` keeps the tie.
@@ -72,6 +70,10 @@ class LanguageModelHead(nn.Module):
     def project(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab_size"]:
         return F.linear(hidden, self.weight, self.bias)
 
+    def flops(self, seq_len: int) -> int:
+        """Of the forward pass over a row: a projection for each token."""
+        return 2 * self.weight.numel() * seq_len
+
 
 class ClassificationHead(nn.Module):
     """A logit for each class, from the hidden state of the token that stands for the text.
@@ -85,8 +87,6 @@ class ClassificationHead(nn.Module):
     Raises:
         ValueError: `n_classes` < 2.
     """
-
-    per_token = False
 
     def __init__(self, embedding: TokenEmbedding, *, n_classes: int, dropout: float) -> None:
         super().__init__()
@@ -109,3 +109,7 @@ class ClassificationHead(nn.Module):
         pooled = self.dense(self.dropout(hidden)).tanh()
         logits = self.classifier(self.dropout(pooled))
         return logits if labels is None or loss is None else loss(logits, labels)
+
+    def flops(self, seq_len: int) -> int:
+        """Of the forward pass over a row, whatever its length: one token stands for it."""
+        return 2 * (self.dense.weight.numel() + self.classifier.weight.numel())

@@ -1,0 +1,55 @@
+"""What a model costs: parameters and FLOPs. Counts from shapes alone, so a model on the meta device will do."""
+
+from torch import nn
+
+from triform.layers.attention import Attention
+from triform.layers.masks import AttentionMask
+from triform.layers.stack import Stack
+from triform.models.decoder import Decoder
+from triform.models.encoder import Encoder
+from triform.models.encoder_decoder import EncoderDecoder
+
+
+def count_parameters(model: nn.Module) -> int:
+    """The numbers that training changes, tied ones counted once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def flops_per_token(model: Encoder | Decoder | EncoderDecoder, seq_len: int) -> float:
+    """FLOPs of training (forward and backward) for each token read, in rows of `seq_len` without padding.
+
+    Three times those of the forward pass, which are 2 for each weight of a projection and token it is applied
+    to, and 4 * n_heads * head_dim for each pair of a query and a key that it may attend to. The output
+    projection counts, tied or not; lookups, norms, softmax and what is recomputed do not.
+
+    Kaplan et al. 2020, section 2.1, and Chowdhery et al. 2022, appendix B, except that only pairs under the
+    mask count: about half of all in causal attention.
+
+    An encoder-decoder reads a source and a target of `seq_len` each, and the figure is their mean: encoder
+    and the keys and values of cross-attention work on the source, the rest on the target.
+    """
+    if isinstance(model, EncoderDecoder):
+        stacks = [model.encoder, model.decoder]
+    else:
+        stacks = [model.stack]
+    forward = sum(_stack_flops(stack, seq_len) for stack in stacks) + model.head.flops(seq_len)
+    return 3 * forward / (len(stacks) * seq_len)
+
+
+def _stack_flops(stack: Stack, seq_len: int) -> int:
+    """Of the forward pass of a row (and of a memory of the same length)."""
+    total = 0
+    for name, module in stack.named_modules():
+        if isinstance(module, nn.Linear):
+            total += 2 * module.weight.numel() * seq_len
+        if isinstance(module, Attention):
+            crosses = name.endswith("cross_attention")
+            pairs = seq_len**2 if crosses else _visible_pairs(stack.causal, module.window, seq_len)
+            total += 4 * module.n_heads * module.head_dim * pairs
+    return total
+
+
+def _visible_pairs(causal: bool, window: int | None, seq_len: int) -> int:
+    reach = AttentionMask(causal=causal, window=window).reach
+    one_side = sum(min(i, seq_len if reach is None else reach) for i in range(seq_len))
+    return seq_len + one_side if causal else seq_len + 2 * one_side
