@@ -15,6 +15,7 @@ from triform.layers.losses import CrossEntropy
 from triform.tasks.objective import (
     IGNORED,
     Batch,
+    Ids,
     Key,
     Measures,
     Objective,
@@ -120,7 +121,7 @@ class CausalLM(Objective):
         return ids[0, len(prompt) :].tolist()
 
 
-def packed(documents: Sequence[Sequence[int]]) -> Batch:
+def packed(documents: Sequence[Ids]) -> Batch:
     """Document of each token, counted from 1 within the row (0: padding), and its position in its document."""
     numbers, positions = [], []
     for row in documents:

@@ -13,6 +13,7 @@ from triform.models.heads import ClassificationHead
 from triform.tasks.objective import (
     IGNORED,
     Batch,
+    Ids,
     Key,
     Measures,
     Objective,
@@ -73,14 +74,14 @@ class Classification(Objective):
             "n_targets": len(rows),
         }
 
-    def row(self, ids: Sequence[int]) -> list[int]:
+    def row(self, ids: Ids) -> list[int]:
         """Token ids with the marks that the family's head reads from, cut to `seq_len`."""
         tokens = self.tokenizer
         if self.family == "encoder":
             return [tokens.cls_id, *map(int, ids[: self.seq_len - 2]), tokens.sep_id]
         return [*map(int, ids[: self.seq_len - 1]), tokens.eos_id]
 
-    def inputs(self, rows: Sequence[Sequence[int]]) -> Batch:
+    def inputs(self, rows: Sequence[Ids]) -> Batch:
         """Batch without labels."""
         batch: Batch = {
             "input_ids": pad(rows, self.tokenizer.pad_id),
@@ -116,7 +117,7 @@ class Classification(Objective):
         guesses = model.head(self.hidden(model, batch)).argmax(-1).tolist()
         return [
             Sample(
-                self.tokenizer.decode(example["ids"]),
+                self.tokenizer.decode(list(example["ids"])),
                 self.labels[guess],
                 self.labels[int(example["label"])],
                 guess == int(example["label"]),

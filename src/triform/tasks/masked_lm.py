@@ -95,7 +95,9 @@ class MaskedLM(Objective):
             guesses = model(**inputs).logits.argmax(-1)[0].cpu()
             hidden = (batch["labels"][0] != IGNORED).nonzero().flatten().tolist()
             shown = batch["input_ids"][0].tolist()
-            pieces = [f"[{hidden.index(i) + 1}]" if i in hidden else self._text([token]) for i, token in enumerate(shown)]
+            pieces = [
+                f"[{hidden.index(i) + 1}]" if i in hidden else self._text([token]) for i, token in enumerate(shown)
+            ]
             samples.append(
                 Sample(
                     source="".join(pieces),
@@ -125,5 +127,3 @@ class MaskedLM(Objective):
 
     def _text(self, ids: list[int]) -> str:
         return self.tokenizer.decode(ids)
-
-

@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 Batch = dict[str, Any]
+Ids = Sequence[int] | np.ndarray
+"""Token ids of one text."""
+
 Key = tuple[int, int]
 """(epoch, index) of an example: all that its noise depends on besides the run's seed."""
 
@@ -83,7 +87,7 @@ class Objective(ABC):
         return {}
 
 
-def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+def pad(rows: Sequence[Ids], value: int) -> Tensor:
     """Rows of token ids as one matrix, filled up on the right; no rows give one row of one `value`."""
     length = max((len(row) for row in rows), default=1) or 1
     matrix = torch.full((len(rows) or 1, length), value, dtype=torch.long)
@@ -92,7 +96,7 @@ def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     return matrix
 
 
-def padding_mask(rows: Sequence[Sequence[int]]) -> Tensor | None:
+def padding_mask(rows: Sequence[Ids]) -> Tensor | None:
     """True where a token is real. None when every row is full, so that faster kernels apply."""
     lengths = torch.tensor([len(row) for row in rows] or [0])
     longest = max(int(lengths.max()), 1)

@@ -12,6 +12,7 @@ from triform.layers.losses import CrossEntropy
 from triform.tasks.objective import (
     IGNORED,
     Batch,
+    Ids,
     Key,
     Measures,
     Objective,
@@ -91,7 +92,7 @@ class Seq2Seq(Objective):
             for source, output, target in zip(sources, outputs, targets, strict=True)
         ]
 
-    def answer(self, model: nn.Module, sources: Sequence[Sequence[int]]) -> list[str]:
+    def answer(self, model: nn.Module, sources: Sequence[Ids]) -> list[str]:
         """The likeliest target of each source (token ids without marks), greedily."""
         device, tokens = next(model.parameters()).device, self.tokenizer
         mark = tokens.eos_id if self.two_stacks else tokens.sep_id
@@ -115,7 +116,7 @@ class Seq2Seq(Objective):
         )
         return [tokens.decode(row[skip:]) for row in out.tolist()]
 
-    def _cut(self, ids: Sequence[int]) -> list[int]:
+    def _cut(self, ids: Ids) -> list[int]:
         room = self.seq_len - 1 if self.two_stacks else (self.seq_len - 1) // 2
         return [int(token) for token in ids[:room]]
 
@@ -139,9 +140,7 @@ class Seq2Seq(Objective):
 
     def _one_row(self, sources: list[list[int]], targets: list[list[int]]) -> Batch:
         rows = [[*s, self.tokenizer.sep_id, *t] for s, t in zip(sources, targets, strict=True)]
-        labels = [
-            [IGNORED] * len(s) + [*t, self.tokenizer.eos_id] for s, t in zip(sources, targets, strict=True)
-        ]
+        labels = [[IGNORED] * len(s) + [*t, self.tokenizer.eos_id] for s, t in zip(sources, targets, strict=True)]
         return present(
             {
                 "input_ids": pad(rows, self.tokenizer.pad_id),

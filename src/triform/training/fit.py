@@ -1,13 +1,11 @@
 """One run from built parts to its last figure."""
 
 import logging
-import os
 import random
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import torch
@@ -23,7 +21,7 @@ from triform.tasks.objective import Objective
 from triform.tasks.task import Task
 from triform.training.budget import budget
 from triform.training.checkpoints import BEST, LAST, AtomicCheckpointIO, Checkpoints, newest, read_checkpoint
-from triform.training.hardware import matmul_ceiling, pick_accelerator, pick_precision
+from triform.training.hardware import matmul_ceiling, pick_accelerator, pick_precision, rank
 from triform.training.progress import Progress
 from triform.training.record import TRAIN, Metrics, Record, Summary
 from triform.training.schedules import Schedule
@@ -62,7 +60,7 @@ class TrainerSettings:
                 raise ValueError(f"trainer: {name}={value} is below 1; set trainer.{name} to 1 or more")
         if self.gradient_clip is not None and self.gradient_clip <= 0:
             raise ValueError(
-                f"trainer: gradient_clip={self.gradient_clip} is not positive; set trainer.gradient_clip above 0, or null"
+                f"trainer: gradient_clip={self.gradient_clip} is not positive; set trainer.gradient_clip above 0 or null"
             )
 
 
@@ -113,7 +111,7 @@ def fit(
     parameters, flops = count_parameters(sketch), flops_per_token(sketch, data.seq_len)
     accelerator = pick_accelerator(settings.accelerator)
     precision = pick_precision(settings.precision, accelerator)
-    is_first = int(os.environ.get("RANK", int(os.environ.get("LOCAL_RANK", 0)))) == 0
+    is_first = rank() == 0
     columns = [f"train/{name}" for name in TRAIN]
     figures = ("loss", *objective.measures, *objective.derived)
     columns += [f"{split}/{name}" for split in ("validation", "test") for name in figures]
@@ -185,5 +183,3 @@ def quiet() -> None:
         r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",  # Lightning's own, with torch 2.13
     ):
         warnings.filterwarnings("ignore", message=message)
-
-

@@ -1,5 +1,6 @@
 """What the machine can do."""
 
+import os
 import time
 
 import torch
@@ -7,15 +8,23 @@ import torch
 FLOPS_SECONDS = 0.15
 
 
+def rank() -> int:
+    """This process's rank over all nodes, as who started it tells: torchrun, our runner (one node) or srun."""
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 0
+
+
 def pick_accelerator(accelerator: str) -> str:
-    """"auto" is a GPU where there is one."""
+    """ "auto" is a GPU where there is one."""
     if accelerator != "auto":
         return accelerator
     return "gpu" if torch.cuda.is_available() else "cpu"
 
 
 def pick_precision(precision: str, accelerator: str) -> str:
-    """"auto" is bfloat16 on a GPU that computes in it, else float32: CPUs are often 100 times slower in bfloat16."""
+    """ "auto" is bfloat16 on a GPU that computes in it, else float32: CPUs are often 100 times slower in bfloat16."""
     if precision != "auto":
         return precision
     return "bf16-mixed" if accelerator == "gpu" and torch.cuda.is_bf16_supported() else "32-true"

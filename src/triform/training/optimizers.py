@@ -19,7 +19,9 @@ def adamw(model: nn.Module, lr: float, betas: tuple[float, float], eps: float, w
         weight_decay: per update and unit of learning rate, of matrices.
     """
     embeddings, matrices, vectors = _kinds(model)
-    return AdamW(_groups(matrices, [*embeddings, *vectors], weight_decay), lr=lr, betas=tuple(betas), eps=eps, fused=True)
+    return AdamW(
+        _groups(matrices, [*embeddings, *vectors], weight_decay), lr=lr, betas=tuple(betas), eps=eps, fused=True
+    )
 
 
 def muon(

@@ -109,7 +109,9 @@ class Record(Callback):
                 " scheduler.warmup_steps or set trainer.gradient_clip; the last good checkpoint is kept"
             )
         if self.ceiling is not None:
-            pl_module.status["mfu"] = figures["tokens_per_second"] * self.flops_per_token / self.ceiling / trainer.world_size
+            pl_module.status["mfu"] = (
+                figures["tokens_per_second"] * self.flops_per_token / self.ceiling / trainer.world_size
+            )
         self.write(trainer, pl_module, "train", pl_module.status)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -123,7 +125,9 @@ class Record(Callback):
     def write(self, trainer: Trainer, task: Task, split: str, values: Mapping[str, float]) -> None:
         if self.metrics is None or self.summary is None:
             return
-        named = {f"{split}/{name}": value for name, value in values.items() if f"{split}/{name}" in self.metrics.columns}
+        named = {
+            f"{split}/{name}": value for name, value in values.items() if f"{split}/{name}" in self.metrics.columns
+        }
         step = trainer.global_step
         position = {
             "step": step,

@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+import torch
+
+from triform.data.tokenizers import Tokenizer
+from triform.tasks.seq2seq import Seq2Seq
+
+EXAMPLES = [
+    {"source_ids": np.array([11, 12]), "target_ids": np.array([21, 22, 23])},
+    {"source_ids": np.array([13, 14, 15, 16]), "target_ids": np.array([24])},
+]
+KEYS = [(0, 0), (0, 1)]
+
+
+def build(tokenizer: Tokenizer, family: str, seq_len: int = 9) -> Seq2Seq:
+    return Seq2Seq(0.1, family=family, tokenizer=tokenizer, labels=None, seq_len=seq_len, seed=0)
+
+
+def test_two_stacks_read_source_with_end_and_predict_target_with_end_from_a_start(tokenizer: Tokenizer) -> None:
+    batch = build(tokenizer, "encoder_decoder").collate(EXAMPLES, KEYS)
+    assert batch["input_ids"].tolist() == [[11, 12, 3, 0, 0], [13, 14, 15, 16, 3]]
+    assert batch["decoder_input_ids"].tolist() == [[2, 21, 22, 23], [2, 24, 0, 0]]
+    assert batch["labels"].tolist() == [[21, 22, 23, 3], [24, 3, -100, -100]]
+    assert (batch["n_tokens"], batch["n_targets"], batch["n_rows"]) == (3 + 5 + 4 + 2, 6, 2)
+
+
+def test_one_stack_has_loss_on_the_target_alone(tokenizer: Tokenizer) -> None:
+    batch = build(tokenizer, "decoder").collate(EXAMPLES, KEYS)
+    assert batch["input_ids"].tolist() == [[11, 12, 5, 21, 22, 23], [13, 14, 15, 16, 5, 24]]
+    assert batch["labels"].tolist() == [
+        [-100, -100, 21, 22, 23, 3],
+        [-100, -100, -100, -100, 24, 3],
+    ]
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])
+def test_rows_never_exceed_seq_len(tokenizer: Tokenizer, family: str) -> None:
+    long = [{"source_ids": np.arange(7, 27), "target_ids": np.arange(7, 27)}]
+    batch = build(tokenizer, family, seq_len=9).collate(long, [(0, 0)])
+    assert batch["input_ids"].shape[1] <= 9
+    assert batch["labels"].shape[1] <= 9
+    assert batch["labels"][0, -1] == 3
+
+
+class Oracle(torch.nn.Module):
+    """Says each label with certainty, but for what `wrong` names as (row, position)."""
+
+    def __init__(self, labels: torch.Tensor, wrong: list[tuple[int, int]]) -> None:
+        super().__init__()
+        said = labels.clamp_min(0).clone()
+        for place in wrong:
+            said[place] += 1
+        self.logits = torch.nn.functional.one_hot(said, 60).float() * 9
+
+    def forward(self, *ids: torch.Tensor, **masks: torch.Tensor) -> "Oracle":
+        return self
+
+    @property
+    def hidden(self) -> torch.Tensor:
+        return self.logits
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden
+
+
+def test_exact_match_is_the_share_of_targets_without_a_wrong_token(tokenizer: Tokenizer) -> None:
+    objective = build(tokenizer, "encoder_decoder")
+    batch = objective.collate(EXAMPLES, KEYS)
+    measures = objective.evaluate(Oracle(batch["labels"], wrong=[(0, 2)]), batch)
+    assert {name: (int(total), count) for name, (total, count) in measures.ratios.items()} == {
+        "accuracy": (5, 6),
+        "exact_match": (1, 2),
+    }
+    padded = objective.evaluate(Oracle(batch["labels"], wrong=[(1, 3)]), batch)  # beyond the end: no target
+    assert int(padded.ratios["exact_match"][0]) == 2
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])
+def test_no_example_gives_a_row_without_targets(tokenizer: Tokenizer, family: str) -> None:
+    batch = build(tokenizer, family).collate([], [])
+    assert (batch["labels"] == -100).all()
+    assert batch["n_targets"] == 0
