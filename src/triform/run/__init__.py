@@ -1,11 +1,20 @@
 """One run: compose its config, check it, give it a folder, start its ranks."""
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-def main(arguments: list[str] | None = None) -> int:
+if TYPE_CHECKING:
+    from triform.run.folder import RunFolder
+
+
+def main(arguments: Sequence[str] | None = None, finish: "Callable[[RunFolder], None] | None" = None) -> int:
     """Do what `python train.py ARGUMENTS` says (default: this process's own) and return the exit code.
 
     0 finished, 1 failed, 2 bad input, 75 preempted.
+
+    Args:
+        finish: called with the folder of a run that has finished; an importable function.
     """
     from triform.run.cli import main
 
-    return main(arguments)
+    return main(arguments, finish)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from triform.run.build import check_targets, locate, targets
-from triform.run.compose import conf_dir
 from triform.run.errors import BadInput, nearest
 from triform.run.folder import read_mapping
+from triform.run.help import conf_dir
 
 LOADER = ("seq_len", "batch_size", "batch_tokens", "num_workers")
 """Keys of `data` that are the data loader's, not the source's."""
@@ -154,12 +154,10 @@ def check_name(name: Any) -> None:
 
 def check_arguments(node: Mapping[str, Any], key: str, trust: Sequence[str] = ()) -> None:
     """Refuse keys that the class of a node does not take, values of another type, and missing keys."""
-    if node["_target_"] is None:
-        return
     target = locate(node["_target_"], trust, key)
     parameters = inspect.signature(target).parameters
     any_key = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    own = LOADER if key == "data" else ()
+    own = {"data": LOADER, "model": ("vocab_size",)}.get(key, ())  # the runner's own
     given = [name for name in node if name not in ("_target_", "_partial_", "_args_", *own)]
     name = getattr(target, "__name__", node["_target_"])
     for argument in given:

@@ -2,28 +2,44 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from triform.run.errors import BAD_INPUT, FAILED, FINISHED, report
+from triform.run.errors import FAILED, FINISHED, report
+from triform.run.folder import RunFolder
+
+Finish = Callable[[RunFolder], None]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run what `arguments` (default: this process's own) say and return the exit code."""
+def main(arguments: Sequence[str] | None = None, finish: Finish | None = None) -> int:
+    """Run what `arguments` (default: this process's own) say and return the exit code.
+
+    Args:
+        finish: called with the folder of a run that has finished; an importable function.
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not {"-h", "--help"}.isdisjoint(arguments):
-        from triform.run.help import page
-
-        print(page())
-        return FINISHED
+        return show_help(arguments)
     traceback = any(argument.lstrip("+").lower() == "traceback=true" for argument in arguments)
     try:
-        return _hydra(arguments)
+        return _hydra(arguments, finish)
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return FAILED
     except Exception as error:
         return report(error, traceback)
+
+
+def show_help(arguments: Sequence[str]) -> int:
+    """Print the help page, or that of the group named beside `--help`."""
+    from triform.run.help import page
+
+    topics = [argument for argument in arguments if not argument.startswith("-")]
+    try:
+        print(page(topics[0] if topics else None))
+    except ValueError as error:
+        return report(error)
+    return FINISHED
 
 
 def config_folders(arguments: Sequence[str]) -> list[Path]:
@@ -36,12 +52,13 @@ def config_folders(arguments: Sequence[str]) -> list[Path]:
     return folders
 
 
-def _hydra(arguments: Sequence[str]) -> int:
+def _hydra(arguments: Sequence[str], finish: Finish | None) -> int:
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig
 
-    from triform.run.compose import CONFIG_NAME, VERSION_BASE, conf_dir, explain, plain, with_recipe
+    from triform.run.compose import CONFIG_NAME, VERSION_BASE, explain, plain, with_recipe
+    from triform.run.help import conf_dir
 
     folders = config_folders(arguments)
     code = FINISHED
@@ -52,7 +69,7 @@ def _hydra(arguments: Sequence[str]) -> int:
         try:
             from triform.run.job import run
 
-            code = run(plain(config, HydraConfig.get()), arguments)
+            code = run(plain(config, HydraConfig.get()), arguments, finish)
         except Exception as error:  # Hydra would wrap it; it is reported below as it is
             failure = error
 
@@ -62,7 +79,7 @@ def _hydra(arguments: Sequence[str]) -> int:
     try:
         hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)(task)()
     except SystemExit as stop:  # argparse, which has said why, or one of Hydra's pages
-        return BAD_INPUT if stop.code else FINISHED
+        return stop.code if isinstance(stop.code, int) else FINISHED
     except Exception as error:
         raise explain(error, [a for a in arguments if not a.startswith("-")], folders) from error
     finally:

@@ -12,16 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from triform.run.errors import BadInput, nearest, one_line
+from triform.run.help import conf_dir, groups
 
 VERSION_BASE = "1.3"
 CONFIG_NAME = "train"
-
-
-def conf_dir() -> Path:
-    """The folder of the config groups: inside an installed package, or beside `src` in a clone."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parents[1] / "conf"
 
 
 def _choice(arguments: Sequence[str], group: str) -> str | None:
@@ -114,17 +108,6 @@ def keys(config: Any, prefix: str = "") -> Iterator[str]:
             yield from keys(value, f"{prefix}{name}.")
 
 
-def groups(folders: Sequence[Path] = ()) -> dict[str, list[str]]:
-    """Config group -> its options, in triform's conf and the user's own folders."""
-    found: dict[str, list[str]] = {}
-    for folder in (*folders, conf_dir()):
-        for file in sorted(folder.rglob("*.yaml")):
-            group = file.parent.relative_to(folder).as_posix()
-            if group != "." and not group.startswith("hydra"):
-                found.setdefault(group, []).append(file.stem)
-    return found
-
-
 def explain(error: BaseException, overrides: Sequence[str], folders: Sequence[Path] = ()) -> BadInput:
     """One line for an exception of Hydra, with the nearest right name."""
     chain: list[BaseException] = []
@@ -138,7 +121,7 @@ def explain(error: BaseException, overrides: Sequence[str], folders: Sequence[Pa
 
     if match := re.search(r"Could not find '([^']+)'", text):
         group, _, option = match[1].rpartition("/")
-        options = sorted(set(groups(folders).get(group, [])))
+        options = sorted(set(groups(*folders).get(group, [])))
         if options:
             return BadInput(f"{group}={option}: no such option{nearest(option, options)}; there are {', '.join(options)}")
         return BadInput(f"{match[1]}: no such config file")
@@ -167,7 +150,7 @@ def explain(error: BaseException, overrides: Sequence[str], folders: Sequence[Pa
 
 def unknown_key(key: str, overrides: Sequence[str], folders: Sequence[Path] = (), group: str = "") -> BadInput:
     """The refusal of a key that nothing reads, with the nearest right one."""
-    known = set(groups(folders))
+    known = set(groups(*folders))
     for kept in ([o for o in overrides if o.partition("=")[0].partition("@")[0] in known], []):
         if kept == list(overrides):
             continue

@@ -3,33 +3,97 @@
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triform.run.check import check, devices
-from triform.run.errors import FAILED, BadInput, one_line
+from triform.run.errors import BAD_INPUT, FAILED, FINISHED, BadInput, one_line, report
 from triform.run.folder import RunFolder, create, write_whole
+from triform.run.ranks import Launcher, launch
 
 if TYPE_CHECKING:
     from triform.data.prepare import Prepared
 
 
-def run(config: dict[str, Any], overrides: Sequence[str]) -> int:
+Finish = Callable[[RunFolder], None]
+"""What the first rank does with a finished run's folder: pictures, samples, the printed report."""
+
+
+def run(
+    config: Mapping[str, Any], overrides: Sequence[str], finish: Finish | None = None, folder: Path | None = None
+) -> int:
     """Train what a resolved config says, from checks to the last line on standard output, `run: FOLDER`.
 
     Nothing is on disk until every check has passed, but for the cache of prepared data.
 
     Args:
         overrides: what the user typed, for the record.
+        finish: called with the folder when training has finished; an importable function.
+        folder: of the run; None: a new one in `paths.outputs`.
 
     Raises:
         ValueError: bad input; no run folder was made.
     """
     config = settled(config)
+    if Launcher.started_us():
+        return _run_launched(config, overrides, finish)
+    if config["trainer"]["num_nodes"] != 1:
+        raise BadInput(
+            f"trainer.num_nodes={config['trainer']['num_nodes']}: several machines are started by torchrun or srun, "
+            "which then say how many there are; start train.py with one of them or set trainer.num_nodes=1"
+        )
     prepared = checked(config)
-    folder = create(Path(config["paths"]["outputs"]) / config["name"], config, overrides)
-    return start(folder, config, prepared, resume=False)
+    return start(_created(config, overrides, prepared, folder), config, prepared, False, finish)
+
+
+def _run_launched(config: dict[str, Any], overrides: Sequence[str], finish: Finish | None) -> int:
+    """A run whose ranks torchrun or srun has started; they say how many devices and machines there are."""
+    launcher = Launcher()
+    config["trainer"] |= {"devices": launcher.devices, "num_nodes": launcher.nodes}
+    if launcher.rank != 0:
+        told = launcher.told()
+        return rank_main(RunFolder(Path(told)), False, None, finish) if told else BAD_INPUT
+    try:
+        prepared = checked(config)
+        folder = _created(config, overrides, prepared)
+    except BaseException:
+        launcher.tell("")
+        raise
+    launcher.tell(str(folder.path))
+    try:
+        return rank_main(folder, False, prepared, finish)
+    finally:
+        print(f"run: {folder.path}", flush=True)
+
+
+def resume(folder: RunFolder, trust: Sequence[str] = (), finish: Finish | None = None) -> int:
+    """Go on with a run from its newest checkpoint, and return the exit code.
+
+    Args:
+        trust: packages besides triform's own that its config may name.
+
+    Raises:
+        ValueError: the config no longer passes the checks, or the data has changed.
+    """
+    config = {**folder.read_config(), "trust": list(trust)}
+    prepared = checked(config)
+    return start(folder, config, prepared, True, finish)
+
+
+def _created(
+    config: Mapping[str, Any], overrides: Sequence[str], prepared: "Prepared", path: Path | None = None
+) -> RunFolder:
+    """The run's folder, with all that is known before training."""
+    from triform.training.environment import environment
+
+    if path is None:
+        folder = create(Path(config["paths"]["outputs"]) / config["name"], config, overrides)
+    else:
+        folder = create(path.parent, config, overrides, path.name)
+    write_whole(folder.environment, json.dumps(environment(config["seed"]), indent=2) + "\n")
+    prepared.tokenizer.save(folder.tokenizer)
+    return folder
 
 
 def settled(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,48 +143,70 @@ def checked(config: Mapping[str, Any]) -> "Prepared":
     return prepared
 
 
-def start(folder: RunFolder, config: Mapping[str, Any], prepared: "Prepared", resume: bool) -> int:
+def start(
+    folder: RunFolder, config: Mapping[str, Any], prepared: "Prepared", resume: bool, finish: Finish | None
+) -> int:
     """Start the run's ranks, in this process when there is one, and return the exit code."""
     _, count = devices(config)
     try:
         if count == 1:
-            return rank_main(folder, resume, prepared)
-        from triform.run.ranks import launch
-
-        return launch(folder, count, resume)
+            return rank_main(folder, resume, prepared, finish, config["trust"])
+        return launch(count, rank_main, (folder, resume, None, finish, config["trust"]))
     finally:
         print(f"run: {folder.path}", flush=True)
 
 
-def rank_main(folder: RunFolder, resume: bool, prepared: "Prepared | None" = None) -> int:
+def rank_main(
+    folder: RunFolder,
+    resume: bool,
+    prepared: "Prepared | None" = None,
+    finish: Finish | None = None,
+    trust: Sequence[str] = (),
+) -> int:
     """Do one rank's part of a run, which reads its config from the folder, and return the exit code.
 
     Args:
         prepared: the run's data where this process has it open already.
+        finish: called on the first rank when training has finished.
+        trust: packages besides triform's own that the config may name, as who started the run says.
     """
-    from triform.run.errors import report
-    from triform.run.parts import data, parts
+    from triform.run.parts import data, loggers, parts
     from triform.training.fit import fit
+    from triform.training.hardware import rank
 
-    config = folder.read_config()
+    config = {**folder.read_config(), "trust": list(trust)}
+    trackers: list[Any] = []
+    code = FAILED
     try:
+        trackers = loggers(config, folder)
         prepared = data(config) if prepared is None else prepared
         made = parts(config, prepared)
-        return fit(
-            config=config,
-            folder=folder,
+        code = fit(
+            settings=made.settings,
+            folder=folder.path,
+            data=made.data,
             prepared=prepared,
             model_factory=made.model_factory,
             objective=made.objective,
             optimizer=made.optimizer,
             schedule=made.schedule,
-            logger=made.logger,
+            seed=config["seed"],
+            loggers=trackers,
             callbacks=made.callbacks,
             resume=resume,
         )
+        if code == FINISHED and finish is not None and rank() == 0:
+            finish(folder)
     except (Exception, KeyboardInterrupt) as error:
         mark_failed(folder, error)
-        return report(error, config["traceback"]) and FAILED
+        report(error, config["traceback"])
+        code = FAILED
+    finally:
+        for tracker in trackers:
+            close = getattr(tracker, "close", None)
+            if close is not None:
+                close(failed=code == FAILED)
+    return code
 
 
 def mark_failed(folder: RunFolder, error: BaseException) -> None:

@@ -1,18 +1,24 @@
 """The objects that a config describes."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
 from torch import nn
 
+from triform.data.module import DataModule
 from triform.data.prepare import Prepared, prepare
 from triform.run.build import build, locate
-from triform.run.check import LOADER
+from triform.run.check import LOADER, devices
 from triform.run.errors import BadInput
+from triform.run.folder import RunFolder
 from triform.tasks.objective import Objective
+from triform.training.fit import TrainerSettings
 
 
 @dataclass(frozen=True)
@@ -23,8 +29,9 @@ class Parts:
     objective: Objective
     optimizer: Callable[[nn.Module], Any]
     schedule: Callable[..., float]
-    logger: Callable[..., Any] | None
-    callbacks: Sequence[Any]
+    data: DataModule
+    settings: TrainerSettings
+    callbacks: Sequence[Callback]
 
 
 def data(config: Mapping[str, Any], progress: bool = False) -> Prepared:
@@ -54,15 +61,36 @@ def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:
         seq_len=config["data"]["seq_len"],
         seed=config["seed"],
     )
-    logger = config["logger"]
+    trainer = dict(config["trainer"], devices=devices(config)[1])
     return Parts(
         model_factory=model_factory(config, prepared.tokenizer.vocab_size, objective.model_arguments()),
         objective=objective,
         optimizer=build(config["optimizer"], trust, "optimizer"),
         schedule=build(config["scheduler"], trust, "scheduler"),
-        logger=build(logger, trust, "logger") if logger.get("_target_") else None,
+        data=DataModule(
+            prepared=prepared,
+            collate=objective.collate,
+            seed=config["seed"],
+            accumulate=trainer["accumulate"],
+            overfit=trainer["overfit"],
+            **{key: config["data"][key] for key in LOADER},
+        ),
+        settings=TrainerSettings(**trainer),
         callbacks=list(build(config["callbacks"], trust, "callbacks").values()),
     )
+
+
+def loggers(config: Mapping[str, Any], folder: RunFolder) -> list[Logger]:
+    """The experiment tracker that `logger` names; none for `logger=csv`."""
+    node = config["logger"]
+    if not node.get("_target_"):
+        return []
+    logger = build(node, config["trust"], "logger")
+    if isinstance(logger, partial):  # one of ours, which wants to know the run
+        run = {"folder": folder.path, "config": config, "name": f"{config['name']}/{folder.path.name}"}
+        wanted = inspect.signature(logger.func).parameters
+        logger = logger(**{key: value for key, value in run.items() if key in wanted})
+    return [logger]
 
 
 def model_factory(

@@ -1,0 +1,168 @@
+"""The processes of a run on several devices."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from triform.run.errors import FAILED, FINISHED, PREEMPTED
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+GRACE = {FINISHED: 120.0, PREEMPTED: 120.0}
+"""Seconds that the other ranks get to end after the first one ended with a code."""
+GRACE_AFTER_FAILURE = 5.0
+"""The same after a failure: they wait for a partner that will not come."""
+
+PRELOAD = ("torch", "lightning.pytorch", "triform.training.fit", "triform.run.parts")
+"""Imported once by the server that ranks are forked from; importing starts no thread and touches no GPU."""
+
+
+def launch(count: int, target: Callable[..., int], arguments: tuple[Any, ...]) -> int:
+    """Call `target(*arguments)` on `count` ranks of this machine and return the run's exit code.
+
+    The code is that of the first rank that did not end with 0. When one ends, the others must follow or are ended.
+    A signal to this process goes to all of them, once.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOAD))
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(count),
+        "NODE_RANK": "0",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max((os.cpu_count() or 1) // count, 1)),
+    }
+    ranks: list[BaseProcess] = [
+        context.Process(
+            target=_rank,
+            args=({**os.environ, **shared, "LOCAL_RANK": str(rank)}, target, arguments),
+            name=f"rank {rank}",
+        )
+        for rank in range(count)
+    ]
+
+    def forward(number: int, frame: Any) -> None:
+        for process in ranks:
+            if process.pid is not None and process.exitcode is None:
+                os.kill(process.pid, number)
+
+    with _handling(forward):
+        for process in ranks:
+            process.start()
+        return _wait(ranks)
+
+
+class _handling:
+    """Signals go to a handler, where this thread may decide that."""
+
+    def __init__(self, handler: Callable[[int, Any], None]) -> None:
+        self.handler = handler
+        self.before: Mapping[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self.before = {number: signal.signal(number, self.handler) for number in SIGNALS}
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+def _wait(ranks: Iterable[BaseProcess]) -> int:
+    code, deadline = FINISHED, float("inf")
+    running = {process.sentinel: process for process in ranks}
+    while running:
+        ready = wait(list(running), timeout=min(max(deadline - time.monotonic(), 0.0), 3600.0))
+        for sentinel in ready:
+            process = running.pop(sentinel)  # type: ignore[arg-type]
+            process.join()
+            if process.exitcode not in (FINISHED, PREEMPTED):
+                print(f"error: {process.name} ended with {_cause(process.exitcode)}", file=sys.stderr, flush=True)
+            ended = process.exitcode if process.exitcode is not None and process.exitcode >= 0 else FAILED
+            code = code or ended
+            deadline = min(deadline, time.monotonic() + GRACE.get(ended, GRACE_AFTER_FAILURE))
+        if not ready and time.monotonic() >= deadline:
+            for process in running.values():
+                process.kill()
+            code, deadline = code or FAILED, float("inf")
+    return code
+
+
+def _cause(code: int | None) -> str:
+    return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+
+
+def _rank(environment: Mapping[str, str], target: Callable[..., int], arguments: tuple[Any, ...]) -> None:
+    """One rank, forked from a server whose environment is older than the run."""
+    os.setpgrp()  # Ctrl-C reaches the parent alone, which passes it on once
+    os.environ.clear()
+    os.environ.update(environment)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+    import torch
+
+    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+    sys.exit(target(*arguments))
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(FAILED)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+class Launcher:
+    """Ranks that torchrun or srun has started already: the first one decides, the others wait for it.
+
+    They meet in the key-value store that `torch.distributed` will use later.
+    """
+
+    def __init__(self) -> None:
+        if "RANK" not in os.environ:
+            from lightning.fabric.plugins.environments import SLURMEnvironment
+
+            slurm = SLURMEnvironment(auto_requeue=False)
+            os.environ.update(
+                RANK=str(slurm.global_rank()),
+                WORLD_SIZE=str(slurm.world_size()),
+                LOCAL_RANK=str(slurm.local_rank()),
+                NODE_RANK=str(slurm.node_rank()),
+                MASTER_ADDR=slurm.main_address,
+                MASTER_PORT=str(slurm.main_port),
+            )
+        from torch.distributed import rendezvous
+
+        self.store, self.rank, self.world = next(rendezvous("env://"))
+        self.key = f"triform/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        per_node = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE")
+        self.devices = int(per_node) if per_node else self.world
+        self.nodes = max(self.world // self.devices, 1)
+
+    @staticmethod
+    def started_us() -> bool:
+        """Whether this process is a rank that another program started."""
+        return "TORCHELASTIC_RUN_ID" in os.environ or (
+            int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in os.environ
+        )
+
+    def tell(self, text: str) -> None:
+        """Give the others what they wait for."""
+        self.store.set(self.key, text)
+
+    def told(self) -> str:
+        """Wait for what the first rank tells."""
+        return str(self.store.get(self.key).decode())
