@@ -62,12 +62,11 @@ def wandb_logger(
         "group": group,
         "tags": tags,
         "name": name or "/".join(folder.absolute().parts[-2:]),
-        "id": id or wandb_id(folder),
         "config": dict(config),
     }
 
     def start() -> tuple[Logger, str | None]:
-        return _start_wandb(about, mode, folder)
+        return _start_wandb(about | {"id": id or wandb_id(folder)}, mode, folder)
 
     return Background("wandb", start)
 
@@ -75,7 +74,7 @@ def wandb_logger(
 def wandb_id(folder: Path) -> str:
     """The id in `folder/wandb_id`, which is written on the first call."""
     file = folder / "wandb_id"
-    if not file.exists():
+    if not file.exists() or not file.read_text().strip():  # a kill may leave an empty one
         alphabet = string.ascii_lowercase + string.digits
         file.write_text("".join(secrets.choice(alphabet) for _ in range(8)) + "\n")
     return file.read_text().strip()

@@ -10,12 +10,13 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 
 REFRESH_SECONDS = 0.1  # as often as rich redraws; between two redraws a step costs one clock read
 
 
 class Progress(ProgressBar):
-    """Steps done, loss, learning rate, tokens per second and time left, on one line.
+    """Steps done, time left, loss, tokens per second, validation loss and learning rate, on one line.
 
     Redraws the line on a terminal; elsewhere (a file, a cluster's log) prints it anew every
     `line_seconds`. Figures come from the mapping `status` of the LightningModule, keys `loss`,
@@ -64,8 +65,8 @@ class Progress(ProgressBar):
         if self._enabled and self.console.is_terminal:
             self._bar = Bar(
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[line]}"),
+                BarColumn(bar_width=16),
+                TextColumn("{task.fields[line]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
                 console=self.console,
                 transient=True,
                 refresh_per_second=1 / REFRESH_SECONDS,
@@ -86,7 +87,7 @@ class Progress(ProgressBar):
             step = trainer.global_step
             self._close()
             if self._printed != step:  # the final figures stay on the screen, also of a transient bar
-                self._print_line(trainer, pl_module)
+                self._print_line(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._close()
@@ -119,30 +120,29 @@ class Progress(ProgressBar):
     def _draw(self, what: str, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._enabled:
             return
+        self._status |= getattr(pl_module, "status", {})
         now = time.monotonic()
         if self._bar is not None:
             if now - self._drawn >= REFRESH_SECONDS:
                 self._drawn = now
-                line = self._line(trainer, pl_module)
+                line = self._line(trainer)
                 self._bar.update(self._task, description=what, completed=trainer.global_step, line=line)
         elif not self.console.is_terminal and now - self._drawn >= self.line_seconds:
             self._drawn = now
-            self._print_line(trainer, pl_module, what)
+            self._print_line(trainer, what)
 
-    def _print_line(self, trainer: Trainer, pl_module: LightningModule, what: str = "train") -> None:
+    def _print_line(self, trainer: Trainer, what: str = "train") -> None:
         self._printed = trainer.global_step
-        line = self._line(trainer, pl_module)
+        line = self._line(trainer)
         self.console.print(f"{what}  {line}", markup=False, highlight=False, soft_wrap=True)
 
-    def _line(self, trainer: Trainer, pl_module: LightningModule) -> str:
+    def _line(self, trainer: Trainer) -> str:
         step, total = trainer.global_step, trainer.max_steps
         parts = [f"step {step}/{total}" if total > 0 else f"step {step}"]
-        self._status |= getattr(pl_module, "status", {})
-        parts += figures(self._status)
         if total > step and self._began is not None and step > self._began[0]:
             seconds = (time.monotonic() - self._began[1]) / (step - self._began[0])
             parts.append(f"{duration(seconds * (total - step))} left")
-        return "  ".join(parts)
+        return "  ".join(parts + figures(self._status))
 
     def _close(self) -> None:
         if self._bar is not None:
@@ -152,16 +152,16 @@ class Progress(ProgressBar):
 
 
 def figures(status: Mapping[str, float]) -> list[str]:
-    """The known figures of `status` as people read them, in a fixed order."""
+    """The known figures of `status` as people read them, most wanted first: a narrow terminal cuts the end."""
     shown = []
     if "loss" in status:
         shown.append(f"loss {status['loss']:.4f}")
+    if "tokens_per_second" in status:
+        shown.append(f"{rate(status['tokens_per_second'])} tokens/s")
     if "validation_loss" in status:
         shown.append(f"validation {status['validation_loss']:.4f}")
     if "lr" in status:
         shown.append(f"lr {status['lr']:.1e}")
-    if "tokens_per_second" in status:
-        shown.append(f"{rate(status['tokens_per_second'])} tokens/s")
     return shown
 
 
