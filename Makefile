@@ -1,0 +1,71 @@
+# Everything a fresh clone needs: `make train` and `make test` set up a virtual environment by themselves, once.
+#   make train ARGS="experiment=stdlib seed=1"    the same as: python train.py experiment=stdlib seed=1
+#   make test ARGS="tests/layers -k rotary"       arguments of pytest
+
+PYTHON ?=
+VENV := .venv
+READY := $(VENV)/ready
+BIN := $(VENV)/bin
+ARGS ?=
+
+# PyPI's torch for Linux brings gigabytes of CUDA, of no use without an NVIDIA GPU. Where pip has been told its own
+# sources, or a GPU is there, they decide. Set TORCH_INDEX= to do without.
+ifeq ($(PIP_INDEX_URL)$(PIP_EXTRA_INDEX_URL)$(PIP_FIND_LINKS)$(shell command -v nvidia-smi),)
+TORCH_INDEX ?= --extra-index-url https://download.pytorch.org/whl/cpu
+endif
+
+# One thread: beside another busy process two OpenMP threads are many times slower than one.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-all check format hooks bench clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(READY)  ## virtual environment in .venv with everything installed (done by the others when needed)
+
+train: $(READY)  ## train the default model: dates to ISO 8601, one to two minutes on two cores
+	@$(BIN)/python train.py $(ARGS)
+
+test: $(READY)  ## fast tests, on the CPU
+	$(PYTEST) $(ARGS)
+
+test-all: $(READY)  ## the slow tests too, and those for a GPU where there is one
+	$(PYTEST) -m "" $(ARGS)
+
+check: $(READY)  ## formatting, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(READY)  ## format and fix what can be fixed mechanically
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+hooks: $(READY)  ## run the checks before each commit
+	$(BIN)/pre-commit install
+
+bench: $(READY)  ## the figures of the README, measured here
+	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
+
+clean:  ## remove the virtual environment, caches and builds; runs in outputs/ stay
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@python="$(PYTHON)"; \
+	for candidate in $${python:-python3 python3.13 python3.12 python3.11}; do \
+		if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$candidate"; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+		echo "error: $${python:-python3} is no Python 3.11 or newer; install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; \
+	fi; \
+	echo "setup: $(VENV) with $$("$$found" --version); installing takes some minutes, once"; \
+	if ! "$$found" -m venv $(VENV) >/dev/null 2>&1; then \
+		echo "error: $$found cannot make a virtual environment; install its venv module (Debian, Ubuntu: apt install python3-venv)" >&2; \
+		exit 1; \
+	fi; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH_INDEX) -c constraints.txt -e '.[dev]'
+	@touch $@
