@@ -1,5 +1,6 @@
 """Pictures of a run, drawn without a display and without matplotlib's global state."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -126,4 +127,6 @@ def _plain(axes: Axes) -> None:
 
 def _save(figure: Figure, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a box is drawn instead
+        figure.savefig(out)

@@ -38,7 +38,7 @@ def read_run(folder: Path) -> Run:
     """
     file = folder / "config.yaml"
     if not file.is_file():
-        raise ValueError(f"{folder} is not a run folder: it has no config.yaml; give a folder that a run printed")
+        raise ValueError(f"{folder} is not a run folder: it has no config.yaml; give one that a run printed")
     return Run(
         folder=folder,
         config=yaml.safe_load(file.read_text(encoding="utf-8")) or {},
