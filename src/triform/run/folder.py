@@ -40,6 +40,11 @@ class RunFolder:
         return self.path / "tokenizer"
 
     @property
+    def labels(self) -> Path:
+        """Names of the classes by number, where the data has classes."""
+        return self.path / "labels.json"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of `last.ckpt` and `best.ckpt`."""
         return self.path / "checkpoints"

@@ -44,7 +44,7 @@ def run(
             "which then say how many there are; start train.py with one of them or set trainer.num_nodes=1"
         )
     prepared = checked(config)
-    return start(_created(config, overrides, prepared, folder), config, prepared, False, finish)
+    return start(created(config, overrides, prepared, folder), config, prepared, False, finish)
 
 
 def _run_launched(config: dict[str, Any], overrides: Sequence[str], finish: Finish | None) -> int:
@@ -56,7 +56,7 @@ def _run_launched(config: dict[str, Any], overrides: Sequence[str], finish: Fini
         return rank_main(RunFolder(Path(told)), False, None, finish) if told else BAD_INPUT
     try:
         prepared = checked(config)
-        folder = _created(config, overrides, prepared)
+        folder = created(config, overrides, prepared)
     except BaseException:
         launcher.tell("")
         raise
@@ -81,7 +81,7 @@ def resume(folder: RunFolder, trust: Sequence[str] = (), finish: Finish | None =
     return start(folder, config, prepared, True, finish)
 
 
-def _created(
+def created(
     config: Mapping[str, Any], overrides: Sequence[str], prepared: "Prepared", path: Path | None = None
 ) -> RunFolder:
     """The run's folder, with all that is known before training."""
@@ -93,6 +93,8 @@ def _created(
         folder = create(path.parent, config, overrides, path.name)
     write_whole(folder.environment, json.dumps(environment(config["seed"]), indent=2) + "\n")
     prepared.tokenizer.save(folder.tokenizer)
+    if prepared.labels is not None:
+        write_whole(folder.labels, json.dumps(prepared.labels, ensure_ascii=False) + "\n")
     return folder
 
 
@@ -129,14 +131,6 @@ def checked(config: Mapping[str, Any]) -> "Prepared":
     with torch.device("meta"):
         model_factory(config, 1)()  # a wrong size is refused before minutes of tokenising
     prepared = data(config, progress=sys.stderr.isatty())
-    if prepared.kind == "text":
-        for name, split in prepared.splits.items():
-            if len(split.tokens) <= config["data"]["seq_len"]:
-                raise BadInput(
-                    f"data: the {name} text has {len(split.tokens)} tokens, fewer than one block of "
-                    f"data.seq_len={config['data']['seq_len']} and the token after it; "
-                    "give more text or set data.seq_len lower"
-                )
     made = parts(config, prepared)
     with torch.device("meta"):
         made.model_factory()

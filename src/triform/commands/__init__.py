@@ -1,0 +1,47 @@
+"""The `triform` program: one file per command."""
+
+import sys
+from importlib import import_module
+
+from triform.run.errors import BAD_INPUT, FAILED, FINISHED, nearest, report
+
+COMMANDS = {
+    "train": "train a model; the same as python train.py",
+    "resume": "go on with a run that was stopped",
+    "rerun": "the same run again, with a change",
+    "evaluate": "measure a trained model on a split of its data",
+    "generate": "let a trained model write",
+    "help": "this page; the keys of a group: triform help trainer",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do what the command line says and return the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
+    if name in ("-h", "--help", "help"):
+        return _help(rest)
+    if name not in COMMANDS:
+        print(f"error: {name}: no such command{nearest(name, COMMANDS)}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        return BAD_INPUT
+    try:
+        return int(import_module(f"triform.commands.{name}").main(rest))
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:
+        return FAILED
+    except Exception as error:
+        return report(error, traceback="traceback=true" in arguments)
+
+
+def _help(topics: list[str]) -> int:
+    if topics:
+        from triform.run.cli import show_help
+
+        return show_help(topics)
+    print("Train Transformers of three forms from one set of parts, and use them.\n")
+    for name, what in COMMANDS.items():
+        print(f"  triform {name:<9} {what}")
+    print("\n`triform COMMAND --help` says more. RUN is the folder that a run prints as its last line, or a checkpoint in it.")
+    return FINISHED

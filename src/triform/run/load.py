@@ -1,0 +1,92 @@
+"""A trained model from its run's folder."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from triform.data.tokenizers import Tokenizer
+from triform.run.build import build, locate
+from triform.run.errors import BadInput
+from triform.run.folder import RunFolder, resolve_run
+from triform.run.parts import model_factory
+from triform.tasks.objective import Objective
+from triform.training.checkpoints import BEST, LAST, read_checkpoint
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A run that can be used: its config, the tokenizer, the task and the model in evaluation mode."""
+
+    folder: RunFolder
+    config: dict[str, Any]
+    tokenizer: Tokenizer
+    objective: Objective
+    model: nn.Module
+
+    @property
+    def family(self) -> str:
+        """`encoder`, `decoder` or `encoder_decoder`."""
+        return str(self.model.family)
+
+
+def load(run: str | Path, trust: Sequence[str] = ()) -> tuple[nn.Module, Tokenizer]:
+    """Model and tokenizer of a run, the model with its best weights, in evaluation mode, on the CPU.
+
+    Weights are read without unpickling objects, and the config builds only classes of triform, torch.nn and what
+    `trust` names.
+
+    Args:
+        run: the folder printed as `run: FOLDER`, or one of its checkpoints (`FOLDER/checkpoints/last.ckpt`).
+        trust: packages of your own that the config names.
+
+    Raises:
+        ValueError: there is no such run or checkpoint, or it names a class that is not trusted.
+    """
+    loaded = open_run(run, trust)
+    return loaded.model, loaded.tokenizer
+
+
+def open_run(run: str | Path, trust: Sequence[str] = ()) -> Loaded:
+    """Everything of a run but its data; see `load`."""
+    folder = resolve_run(run)
+    config = {**folder.read_config(), "trust": list(trust)}
+    tokenizer = Tokenizer.load(folder.tokenizer)
+    labels = json.loads(folder.labels.read_text(encoding="utf-8")) if folder.labels.exists() else None
+    objective = build(config["task"], trust, "task")(
+        family=locate(config["model"]["_target_"], trust, "model").family,
+        tokenizer=tokenizer,
+        labels=labels,
+        seq_len=config["data"]["seq_len"],
+        seed=config["seed"],
+    )
+    with torch.device("meta"):
+        model = model_factory(config, tokenizer.vocab_size, objective.model_arguments())()
+    model.to_empty(device="cpu")
+    model.load_state_dict(weights(checkpoint(folder, Path(run))))
+    return Loaded(folder, config, tokenizer, objective, model.eval())
+
+
+def checkpoint(folder: RunFolder, given: Path) -> Path:
+    """The checkpoint that `given` names: itself, with or without its suffix; else the best, else the last one.
+
+    Raises:
+        BadInput: the run has none.
+    """
+    given = given.expanduser().resolve()
+    if given.parent == folder.checkpoints:
+        return given if given.suffix else given.with_suffix(".ckpt")
+    for name in (BEST, LAST):
+        if (folder.checkpoints / name).exists():
+            return folder.checkpoints / name
+    raise BadInput(f"{folder.path} has no checkpoint yet; train on with: triform resume {folder.path}")
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    """The model's weights in a checkpoint, by the names that the model has for them."""
+    state = read_checkpoint(path)["state_dict"]
+    return {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
