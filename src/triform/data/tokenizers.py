@@ -3,9 +3,9 @@
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, SupportsIndex, runtime_checkable
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -41,11 +41,11 @@ class Tokenizer:
         encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """The text of `ids`, special tokens and ids beyond the vocabulary (a padded table) left out."""
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=True)
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def pieces(self, ids: Iterable[SupportsIndex]) -> list[str]:
         """Each id as a reader would write it, special tokens by their names: labels for pictures."""
         specials = dict(enumerate(SPECIAL_TOKENS))
         return [specials.get(int(i)) or self.backend.decode([int(i)]) for i in ids]
@@ -75,6 +75,7 @@ class Tokenizer:
         return cls(tokenizers.Tokenizer.from_file(str(path)))
 
 
+@runtime_checkable
 class Recipe(Protocol):
     """How a tokenizer comes from text. Its `repr` names it and all its settings: the cache is keyed by it."""
 

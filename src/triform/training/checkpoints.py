@@ -2,6 +2,7 @@
 
 import math
 import os
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from triform.tasks.task import Task
 from triform.training.budget import Budget
-from triform.training.record import validation_values
 from triform.training.signals import Preempted
 
 LAST, BEST = "last.ckpt", "best.ckpt"
@@ -50,8 +50,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; the run stopped before its first checkpoint") from None
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{path} cannot be read: it holds more than weights and numbers, or is damaged") from error
     except (RuntimeError, OSError, EOFError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} cannot be read ({reason}); it is damaged, use another checkpoint") from error
 
 
@@ -142,10 +144,10 @@ class Checkpoints(Checkpoint):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
-        values = validation_values(trainer)
-        better = self._better(values[self.monitor])
+        assert isinstance(pl_module, Task)
+        better = self._better(pl_module.measured[self.monitor])
         if better:
-            self.best, self.best_step = values, trainer.global_step
+            self.best, self.best_step = dict(pl_module.measured), trainer.global_step
         self._save(trainer)
         if better and trainer.is_global_zero:
             link(self.folder / LAST, self.folder / BEST)

@@ -118,9 +118,8 @@ class Record(Callback):
         assert isinstance(pl_module, Task)
         if trainer.sanity_checking:
             return
-        values = validation_values(trainer)
-        pl_module.status["validation_loss"] = values["loss"]
-        self.write(trainer, pl_module, "validation", values)
+        pl_module.status["validation_loss"] = pl_module.measured["loss"]
+        self.write(trainer, pl_module, "validation", pl_module.measured)
 
     def write(self, trainer: Trainer, task: Task, split: str, values: Mapping[str, float]) -> None:
         if self.metrics is None or self.summary is None:
@@ -149,16 +148,6 @@ class Record(Callback):
             peak_memory_bytes=peak_memory_bytes(),
             last=self.summary.values.get("last", {}) | named,
         )
-
-
-def validation_values(trainer: Trainer) -> dict[str, float]:
-    """Name -> value of the last validation."""
-    prefix = "validation/"
-    return {
-        name.removeprefix(prefix): float(value)
-        for name, value in trainer.callback_metrics.items()
-        if name.startswith(prefix)
-    }
 
 
 def peak_memory_bytes() -> int:

@@ -6,9 +6,10 @@ anew as it goes. Warm-up grows linearly and its first update is not zero: (updat
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Schedule(Protocol):
     def __call__(self, update: int, total: float) -> float: ...
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import datasets  # imported where rows are made: it takes seconds, and a prepared cache needs none of it
@@ -16,6 +16,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 
 
+@runtime_checkable
 class Source(Protocol):
     """Text from somewhere, in splits "train", "validation" and perhaps "test".
 

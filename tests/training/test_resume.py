@@ -1,0 +1,107 @@
+"""Killed at any point and resumed, a run ends as one that was never stopped."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.runs import differences, make, outcome, run
+from triform.run.folder import RunFolder
+
+PLACES = {"micro-batch": 24, "update": 12, "validation": 5, "save": 6, "write": 12, "rename": 20}
+"""Where a run is killed, and how often it comes by there at least."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Outcome of the run that is never stopped, by family and workers."""
+    known: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def get(family: str, workers: int) -> dict[str, Any]:
+        if (family, workers) not in known:
+            folder = make(tmp_path_factory.mktemp(family), family, f"data.num_workers={workers}")
+            assert run(folder) == 0
+            known[family, workers] = outcome(folder)
+        return known[family, workers]
+
+    return get
+
+
+def kill_and_resume(folder: RunFolder, place: str, count: int) -> None:
+    code = run(folder, kill_at={place: count})
+    assert code == -9, f"killed at {place} {count}: exit {code}"
+    resumes = 0
+    while code != 0:
+        code = run(folder, resume=True)
+        resumes += 1
+        assert resumes < 3
+
+
+def points(family: str, n: int) -> list[tuple[str, int]]:
+    draw = random.Random(f"resume {family}")
+    places = [list(PLACES)[i % len(PLACES)] for i in range(n)]
+    return [(place, draw.randint(1, PLACES[place])) for place in places]
+
+
+@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder_decoder"])
+def test_killed_runs_end_bitwise_equal(tmp_path: Path, whole: Any, family: str) -> None:
+    expected = whole(family, 0)
+    assert expected["step"] == 12
+    for i, (place, count) in enumerate(points(family, 10)):
+        (tmp_path / str(i)).mkdir()
+        folder = make(tmp_path / str(i), family, "data.num_workers=0")
+        kill_and_resume(folder, place, count)
+        assert not differences(expected, outcome(folder)), f"killed at {place} {count}"
+        assert json.loads(folder.summary.read_text())["status"] == "finished"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder_decoder"])
+def test_loader_workers_change_nothing(tmp_path: Path, whole: Any, family: str) -> None:
+    expected = whole(family, 0)
+    assert not differences(expected, whole(family, 2))
+    for i, (place, count) in enumerate(points(family, 10)):
+        (tmp_path / str(i)).mkdir()
+        folder = make(tmp_path / str(i), family, "data.num_workers=2")
+        kill_and_resume(folder, place, count)
+        assert not differences(expected, outcome(folder)), f"killed at {place} {count}"
+
+
+@pytest.mark.parametrize("count", [3, 5, 8, 10])
+def test_a_signal_saves_at_the_next_step_and_exits_75(tmp_path: Path, whole: Any, count: int) -> None:
+    """At steps without and with a validation due (5 and 10)."""
+    folder = make(tmp_path, "decoder")
+    assert run(folder, kill_at={"term:update": count}) == 75
+    assert outcome_step(folder) == count
+    assert json.loads(folder.summary.read_text())["status"] == "preempted"
+    assert run(folder, resume=True) == 0
+    assert not differences(whole("decoder", 0), outcome(folder))
+
+
+def outcome_step(folder: RunFolder) -> int:
+    from triform.training.checkpoints import read_checkpoint
+
+    return int(read_checkpoint(folder.checkpoints / "last.ckpt")["progress"]["step"])
+
+
+def test_muon_resumes_bitwise_too(tmp_path: Path) -> None:
+    folders = []
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        folders.append(make(tmp_path / name, "decoder", "optimizer=muon"))
+    assert run(folders[0]) == 0
+    kill_and_resume(folders[1], "micro-batch", 15)
+    assert not differences(outcome(folders[0]), outcome(folders[1]))
+
+
+def test_a_damaged_last_checkpoint_falls_back_to_the_best(tmp_path: Path, whole: Any) -> None:
+    folder = make(tmp_path, "decoder")
+    assert run(folder, kill_at={"micro-batch": 21}) == -9
+    last = folder.checkpoints / "last.ckpt"
+    whole_bytes = last.read_bytes()
+    last.unlink()
+    last.write_bytes(whole_bytes[: len(whole_bytes) // 2])
+    assert run(folder, resume=True) == 0
+    assert not differences(whole("decoder", 0), outcome(folder))
