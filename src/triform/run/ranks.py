@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -25,13 +25,7 @@ PRELOAD = ("torch", "lightning.pytorch", "triform.training.fit", "triform.run.pa
 
 
 def launch(count: int, target: Callable[..., int], arguments: tuple[Any, ...]) -> int:
-    """Call `target(*arguments)` on `count` ranks of this machine and return the run's exit code.
-
-    The code is that of the first rank that did not end with 0. When one ends, the others must follow or are ended.
-    A signal to this process goes to all of them, once.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOAD))
+    """Call `target(*arguments)` on `count` ranks of this machine and return the run's exit code."""
     shared = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
@@ -39,13 +33,22 @@ def launch(count: int, target: Callable[..., int], arguments: tuple[Any, ...]) -
         "NODE_RANK": "0",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max((os.cpu_count() or 1) // count, 1)),
     }
+    return start_all([{**shared, "LOCAL_RANK": str(rank)} for rank in range(count)], target, arguments)
+
+
+def start_all(
+    environments: Sequence[Mapping[str, str]], target: Callable[..., int], arguments: tuple[Any, ...]
+) -> int:
+    """Call `target(*arguments)` in a process for each environment, which is added to this one's.
+
+    Returns the exit code of the first process that did not end with 0. When one ends, the others must follow or are
+    ended. A signal to this process goes to all of them, once.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOAD))
     ranks: list[BaseProcess] = [
-        context.Process(
-            target=_rank,
-            args=({**os.environ, **shared, "LOCAL_RANK": str(rank)}, target, arguments),
-            name=f"rank {rank}",
-        )
-        for rank in range(count)
+        context.Process(target=_process, args=({**os.environ, **own}, target, arguments), name=f"rank {rank}")
+        for rank, own in enumerate(environments)
     ]
 
     def forward(number: int, frame: Any) -> None:
@@ -83,8 +86,9 @@ def _wait(ranks: Iterable[BaseProcess]) -> int:
         for sentinel in ready:
             process = running.pop(sentinel)  # type: ignore[arg-type]
             process.join()
-            if process.exitcode not in (FINISHED, PREEMPTED):
-                print(f"error: {process.name} ended with {_cause(process.exitcode)}", file=sys.stderr, flush=True)
+            if process.exitcode is not None and process.exitcode < 0:  # else it has said why itself
+                cause = signal.Signals(-process.exitcode).name
+                print(f"error: {process.name} was ended by {cause}", file=sys.stderr, flush=True)
             ended = process.exitcode if process.exitcode is not None and process.exitcode >= 0 else FAILED
             code = code or ended
             deadline = min(deadline, time.monotonic() + GRACE.get(ended, GRACE_AFTER_FAILURE))
@@ -95,20 +99,16 @@ def _wait(ranks: Iterable[BaseProcess]) -> int:
     return code
 
 
-def _cause(code: int | None) -> str:
-    return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-
-
-def _rank(environment: Mapping[str, str], target: Callable[..., int], arguments: tuple[Any, ...]) -> None:
-    """One rank, forked from a server whose environment is older than the run."""
+def _process(environment: Mapping[str, str], target: Callable[..., int], arguments: tuple[Any, ...]) -> None:
+    """A process forked from a server whose environment is older than the run."""
     os.setpgrp()  # Ctrl-C reaches the parent alone, which passes it on once
     os.environ.clear()
     os.environ.update(environment)
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    if "OMP_NUM_THREADS" in environment:  # read by nobody after the fork
+        import torch
 
-    import torch
-
-    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     sys.exit(target(*arguments))
 
 

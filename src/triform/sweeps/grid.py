@@ -1,0 +1,160 @@
+"""`-m key=a,b`: every combination, one run after the other, each in a process of its own."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from triform.run.cli import Finish
+from triform.run.compose import composed, plain, with_recipe
+from triform.run.errors import BAD_INPUT, FAILED, FINISHED, PREEMPTED, BadInput, one_line, report
+from triform.run.folder import RunFolder
+from triform.run.job import checked, run, settled
+from triform.run.ranks import start_all
+
+
+@dataclass
+class Job:
+    """One combination: what was typed for it, what of that varies, its config, and how it ended."""
+
+    overrides: list[str]
+    varied: str
+    config: dict[str, Any]
+    folder: RunFolder
+    code: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def status(self) -> str:
+        """How it ended, in a word."""
+        words = {None: "not run", FINISHED: "finished", PREEMPTED: "preempted"}
+        return words.get(self.code, "failed")
+
+    def summary(self) -> dict[str, Any]:
+        """What the run wrote about itself."""
+        try:
+            return dict(json.loads(self.folder.summary.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {}
+
+    def figure(self) -> str:
+        """Its best validation figures, as far as it has any."""
+        best = self.summary().get("best", {})
+        return "  ".join(f"{k} {v:.4g}" for k, v in best.items() if k != "step" and isinstance(v, int | float))
+
+
+def sweep(config: DictConfig, arguments: Sequence[str], finish: Finish | None = None) -> None:
+    """Run every combination of the values in `arguments`; one that fails does not end the others.
+
+    All are composed and checked before the first one starts. What a job prints goes to the log in its folder.
+
+    Args:
+        config: Hydra's config of the sweep, which knows where configs are looked for.
+        finish: called with the folder of each run that has finished; an importable function.
+
+    Raises:
+        ValueError: bad input in any of them; nothing has run.
+        SystemExit: always, with the sweep's exit code, because Hydra drops what a sweeper returns.
+    """
+    jobs = plan(config, arguments)
+    parent = jobs[0].folder.path.parent
+    say(f"sweep: {len(jobs)} runs in {parent}")
+    for number, job in enumerate(jobs, start=1):
+        say(f"[{number}/{len(jobs)}] {job.varied or 'as it is'}")
+        start = time.monotonic()
+        job.code = start_all([{}], _job, (job.config, job.overrides, finish, job.folder.path))
+        job.seconds = time.monotonic() - start
+        error = job.summary().get("error")
+        cause = f": {error}" if job.code not in (FINISHED, PREEMPTED) and error else ""
+        say(f"[{number}/{len(jobs)}] {job.status} after {job.seconds:.0f} s  {job.figure()}{cause}  {job.folder.path}")
+        if job.code == PREEMPTED:
+            break
+    conclude(jobs)
+    codes = [job.code for job in jobs]
+    raise SystemExit(PREEMPTED if PREEMPTED in codes else FAILED if any(codes) else FINISHED)
+
+
+def plan(config: DictConfig, arguments: Sequence[str]) -> list[Job]:
+    """Every combination, composed and checked, each with the folder that it will have.
+
+    Raises:
+        ValueError: bad input in any of them.
+    """
+    hydra = config.hydra
+    launcher = hydra.runtime.choices.get("hydra/launcher")
+    if launcher != "basic":
+        raise BadInput(
+            f"hydra/launcher={launcher}: the grid runs its jobs itself, one after the other; "
+            "leave hydra/launcher out, or choose hydra/sweeper=basic as well"
+        )
+    folders = [
+        Path(source.path)
+        for source in hydra.runtime.config_sources
+        if source.schema == "file" and source.provider not in ("main", "hydra")
+    ]
+    overrides = OverridesParser.create().parse_overrides(list(arguments))
+    combinations = BasicSweeper.split_arguments(overrides, None)[0]
+    swept = {override.get_key_element() for override in overrides if override.is_sweep_override()}
+    configs = []
+    for combination in combinations:
+        varied = " ".join(word for word in combination if word.partition("=")[0] in swept)
+        try:
+            words = with_recipe(combination, folders)
+            job = settled(plain(composed(words, folders, str(hydra.job.config_name))))
+            checked(job)
+        except ValueError as error:
+            raise BadInput(f"{one_line(error)} (in the run with {varied})" if varied else one_line(error)) from error
+        configs.append((list(combination), varied, job))
+    names = list(dict.fromkeys(job["name"] for _, _, job in configs))
+    parent = Path(configs[0][2]["paths"]["outputs"]) / "sweeps" / "-".join(names)[:100]
+    first = _next_number(parent)
+    return [
+        Job(typed, varied, job, RunFolder(parent / str(number)))
+        for number, (typed, varied, job) in enumerate(configs, start=first)
+    ]
+
+
+def _next_number(parent: Path) -> int:
+    numbers = [int(entry.name) for entry in parent.iterdir() if entry.name.isdigit()] if parent.is_dir() else []
+    return max(numbers, default=-1) + 1
+
+
+def _job(config: dict[str, Any], overrides: Sequence[str], finish: Finish | None, folder: Path) -> int:
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            return run(config, overrides, finish, folder)
+    except Exception as error:
+        return report(error, config["traceback"])
+
+
+def conclude(jobs: Sequence[Job]) -> None:
+    """Print how every job ended, in a table, then what failed."""
+    table = Table(show_edge=False, pad_edge=False, box=None)
+    for heading in ("run", "with", "status", "seconds", "best"):
+        table.add_column(heading, justify="right" if heading == "seconds" else "left", overflow="fold")
+    for job in jobs:
+        seconds = f"{job.seconds:.0f}" if job.code is not None else ""
+        table.add_row(job.folder.path.name, escape(job.varied), job.status, seconds, escape(job.figure()))
+    Console().print(table)
+    for job in jobs:
+        if job.code in (FAILED, BAD_INPUT):
+            error = job.summary().get("error", "see its log")
+            print(f"error: run {job.folder.path.name} with {job.varied}: {error}", file=sys.stderr, flush=True)
+    say(f"sweep: {jobs[0].folder.path.parent}")
+
+
+def say(line: str) -> None:
+    """A line on standard output, at once."""
+    print(line, flush=True)
