@@ -1,0 +1,125 @@
+import pickle
+
+import numpy as np
+import pytest
+
+from triform.data.order import Order, by_length, cut, epoch_order, held_out_batches, token_bounds
+
+
+def lengths(n: int, columns: int = 2) -> np.ndarray:
+    return np.random.default_rng(5).integers(1, 30, size=(n, columns))
+
+
+def test_epoch_order_is_a_function_of_seed_and_epoch() -> None:
+    first = epoch_order(50, seed=3, epoch=0)
+    assert sorted(first) == list(range(50))
+    np.testing.assert_array_equal(first, epoch_order(50, seed=3, epoch=0))
+    assert (first != epoch_order(50, seed=3, epoch=1)).any()
+    assert (first != epoch_order(50, seed=4, epoch=0)).any()
+
+
+@pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (2, 1), (1, 3), (2, 3), (5, 4)])
+def test_cut_deals_every_index_once(world: int, accumulate: int) -> None:
+    batch = np.arange(13)
+    parts = [cut(batch, world, accumulate, rank, micro) for rank in range(world) for micro in range(accumulate)]
+    assert sorted(np.concatenate(parts)) == list(range(13))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_cut_leaves_parts_empty_when_examples_run_out() -> None:
+    assert [len(cut(np.arange(2), 2, 2, rank, micro)) for rank in range(2) for micro in range(2)] == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(("batch_size", "batch_tokens"), [(8, None), (None, 120)])
+class TestOrder:
+    def test_each_epoch_reads_everything_once_in_another_order(
+        self, batch_size: int | None, batch_tokens: int | None
+    ) -> None:
+        order = Order(lengths(53), batch_size, batch_tokens, seed=7)
+        epochs = []
+        for epoch in range(3):
+            batches = [order.batch(epoch * order.steps_per_epoch + i) for i in range(order.steps_per_epoch)]
+            assert {e for e, _ in batches} == {epoch}
+            epochs.append(np.concatenate([indices for _, indices in batches]))
+            assert sorted(epochs[-1]) == list(range(53))
+        assert (epochs[0] != epochs[1]).any()
+        assert (epochs[1] != epochs[2]).any()
+
+    def test_any_step_is_the_same_asked_in_any_order_by_any_copy(
+        self, batch_size: int | None, batch_tokens: int | None
+    ) -> None:
+        order = Order(lengths(53), batch_size, batch_tokens, seed=7)
+        forward = [order.batch(step) for step in range(40)]
+        other = pickle.loads(pickle.dumps(Order(lengths(53), batch_size, batch_tokens, seed=7)))
+        for step in reversed(range(40)):
+            epoch, indices = other.batch(step)
+            assert epoch == forward[step][0]
+            np.testing.assert_array_equal(indices, forward[step][1])
+
+    def test_steps_for_tokens_is_the_first_step_that_reaches_them(
+        self, batch_size: int | None, batch_tokens: int | None
+    ) -> None:
+        sizes = lengths(53)
+        order = Order(sizes, batch_size, batch_tokens, seed=7)
+        read = 0
+        for step in range(2 * order.steps_per_epoch + 3):
+            before, read = read, read + int(sizes[order.batch(step)[1]].sum())
+            assert order.steps_for_tokens(before + 1) == step + 1
+            assert order.steps_for_tokens(read) == step + 1
+
+
+def test_batch_size_keeps_the_short_last_batch() -> None:
+    order = Order(lengths(53), 8, None, seed=0)
+    assert order.steps_per_epoch == 7
+    assert [len(order.batch(step)[1]) for step in range(8)] == [8, 8, 8, 8, 8, 8, 5, 8]
+    assert order.steps_for(2) == 14
+    assert order.steps_for(0.5) == 4
+
+
+def test_batch_tokens_counts_padding_by_column() -> None:
+    sizes = lengths(200)
+    order = Order(sizes, None, 150, seed=0)
+    padded = [sizes[order.batch(step)[1]] for step in range(order.steps_per_epoch)]
+    assert max(len(batch) * batch.max(axis=0).sum() for batch in padded) <= 150
+    # Sorted by length, less than a third of what is read is padding; in random order it would be more than half.
+    assert sum(len(batch) * batch.max(axis=0).sum() for batch in padded) < 1.5 * sizes.sum()
+
+
+def test_batch_tokens_does_not_always_batch_the_same_examples() -> None:
+    order = Order(np.full((40, 1), 6), None, 30, seed=0)
+    first = {frozenset(order.batch(step)[1].tolist()) for step in range(order.steps_per_epoch)}
+    second = {frozenset(order.batch(order.steps_per_epoch + step)[1].tolist()) for step in range(order.steps_per_epoch)}
+    assert first != second
+
+
+def test_token_bounds_written_out() -> None:
+    # 2 rows of (2+3) padded to (2+3) are 10 tokens; a third would make 3 * 7 of them.
+    assert token_bounds(np.array([[1, 3], [2, 3], [4, 3], [4, 9]]), 13) == [2, 3]
+
+
+def test_by_length_sorts_by_source_then_target_and_keeps_ties() -> None:
+    assert by_length(np.array([[3, 1], [1, 9], [3, 1], [1, 2]])).tolist() == [3, 1, 0, 2]
+
+
+@pytest.mark.parametrize(("batch_size", "batch_tokens"), [(9, None), (None, 120)])
+def test_held_out_batches_hold_each_example_once(batch_size: int | None, batch_tokens: int | None) -> None:
+    batches = held_out_batches(lengths(53), batch_size, batch_tokens, parts=2)
+    assert sorted(np.concatenate(batches)) == list(range(53))
+    if batch_size is not None:
+        assert max(map(len, batches)) == 5
+
+
+def test_refuses_two_limits_or_none() -> None:
+    for size, tokens in ((8, 100), (None, None)):
+        with pytest.raises(ValueError, match=r"set one of data\.batch_size and data\.batch_tokens"):
+            Order(lengths(5), size, tokens, seed=0)
+
+
+def test_refuses_a_batch_of_nothing() -> None:
+    with pytest.raises(ValueError, match=r"batch_size=0 .*set data\.batch_size to 1 or more"):
+        Order(lengths(5), 0, None, seed=0)
+
+
+def test_refuses_an_example_beyond_the_budget() -> None:
+    with pytest.raises(ValueError, match=r"batch_tokens=9 .*longest example, 10 tokens; raise data\.batch_tokens"):
+        Order(np.array([[4, 6], [1, 1]]), None, 9, seed=0)

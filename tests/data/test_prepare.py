@@ -1,0 +1,143 @@
+import multiprocessing
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from triform.data import prepare as module
+from triform.data.prepare import Prepared, pieces, prepare
+from triform.data.sources.dates import Dates
+from triform.data.sources.labelled import LabelledFiles
+from triform.data.sources.text import TextFiles
+from triform.data.tokenizers import BPE, Byte, Char
+
+
+def folders(cache: Path) -> list[Path]:
+    return [path for path in cache.iterdir() if path.is_dir()]
+
+
+def test_text_is_documents_that_end(text: Callable[..., Prepared]) -> None:
+    prepared = text(["abc", "é"], ["ca"])
+    split, tokenizer = prepared.splits["train"], prepared.tokenizer
+    assert split.tokens.tolist() == [*tokenizer.encode("abc"), 3, *tokenizer.encode("é"), 3]
+    assert split.document_ends.tolist() == [4, 6]
+    assert split.n_bytes == 5
+    assert split.texts(1) == {"text": "é"}
+    assert prepared.splits["validation"].tokens.tolist() == [*tokenizer.encode("ca"), 3]
+
+
+def test_pairs(pairs: Callable[..., Prepared]) -> None:
+    prepared = pairs([("ab", "x"), ("", "yz")], [("b", "zzz")])
+    split, tokenizer = prepared.splits["train"], prepared.tokenizer
+    assert len(split) == 2
+    assert split[0]["source_ids"].tolist() == tokenizer.encode("ab")
+    assert split[0]["target_ids"].tolist() == tokenizer.encode("x")
+    assert split[1]["source_ids"].tolist() == []
+    assert split.lengths.tolist() == [[2, 1], [0, 2]]
+    assert split.texts(1) == {"source": "", "target": "yz"}
+
+
+def test_labelled_numbers_labels_in_order(labelled: Callable[..., Prepared]) -> None:
+    prepared = labelled([("good", "10"), ("bad", "2"), ("fine", "10")], [("dog", "2")])
+    assert prepared.labels == ["2", "10"]
+    assert [prepared.splits["train"][i]["label"] for i in range(3)] == [1, 0, 1]
+    assert prepared.splits["validation"][0]["label"] == 0
+    assert prepared.tokenizer.decode(prepared.splits["train"][1]["ids"]) == "bad"
+
+
+def test_tokenizer_is_trained_on_the_training_split_alone(pairs: Callable[..., Prepared]) -> None:
+    prepared = pairs([("a", "b")], [("z", "b")])
+    assert prepared.splits["validation"][0]["source_ids"].tolist() == [prepared.tokenizer.unk_id]
+
+
+def test_second_call_only_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = prepare(Dates(9, 2, 2, 0), Char(), tmp_path, progress=False)
+    monkeypatch.setattr(module, "_make", None)
+    again = prepare(Dates(9, 2, 2, 0), Char(), tmp_path, progress=False)
+    assert again.folder == first.folder
+    np.testing.assert_array_equal(again.splits["train"].lengths, first.splits["train"].lengths)
+
+
+def test_other_content_or_recipe_is_other_data(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    source = TextFiles(str(path), None, None, 0.5)
+    path.write_text("some text")
+    one = prepare(source, Byte(), tmp_path / "cache", progress=False).folder
+    path.write_text("some test")
+    two = prepare(source, Byte(), tmp_path / "cache", progress=False).folder
+    three = prepare(source, BPE(300), tmp_path / "cache", progress=False).folder
+    four = prepare(source, BPE(301), tmp_path / "cache", progress=False).folder
+    assert len({one, two, three, four}) == 4
+
+
+def test_pickles_as_paths(tmp_path: Path) -> None:
+    prepared = prepare(Dates(300, 2, 2, 0), Char(), tmp_path, progress=False)
+    assert len(prepared.splits["train"].lengths) == 300  # opens the maps
+    assert len(pickle.dumps(prepared)) < 1000
+    assert len(pickle.dumps(prepared.splits["train"])) < 2000
+    copy = pickle.loads(pickle.dumps(prepared.splits["train"]))
+    np.testing.assert_array_equal(copy[7]["source_ids"], prepared.splits["train"][7]["source_ids"])
+
+
+def test_a_fault_leaves_nothing(tmp_path: Path) -> None:
+    path, cache = tmp_path / "x.tsv", tmp_path / "cache"
+    path.write_bytes(b"good\t1\nb\xe9d\t0\n")
+    source = LabelledFiles(str(path), None, None, 0.5, None, None)
+    with pytest.raises(ValueError, match="line 2 is not UTF-8"):
+        prepare(source, Char(), cache, progress=False)
+    assert folders(cache) == []
+
+
+def test_refuses_a_label_that_training_has_not(labelled: Callable[..., Prepared]) -> None:
+    with pytest.raises(ValueError, match=r"label 'c' of the split validation .*has a, b; check data\.label_column"):
+        labelled([("x", "a"), ("y", "b")], [("z", "c")])
+
+
+def test_refuses_an_empty_split(tmp_path: Path) -> None:
+    path = tmp_path / "one.tsv"
+    path.write_text("only\t1\n")
+    with pytest.raises(ValueError, match=r"the split validation has no examples; name files .* data\.validation_files"):
+        prepare(LabelledFiles(str(path), None, None, 0.5, None, None), Char(), tmp_path / "cache", progress=False)
+
+
+def test_open_refuses_another_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no prepared data"):
+        Prepared.open(tmp_path)
+
+
+def _prepare_dates(cache: Path, results: "multiprocessing.SimpleQueue[str]") -> None:
+    results.put(str(prepare(Dates(50, 2, 2, 0), Char(), cache, progress=False).folder))
+
+
+def test_processes_that_ask_together_make_it_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    results = context.SimpleQueue()
+    processes = [context.Process(target=_prepare_dates, args=(tmp_path, results)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert results.get() == results.get() == str(folders(tmp_path)[0])
+    assert len(folders(tmp_path)) == 1
+
+
+def test_pieces_join_to_the_text_and_end_at_lines() -> None:
+    text = "a line\nanother line\n" + "x" * 30 + "\nlast"
+    cut = list(pieces(text, size=12))
+    assert "".join(cut) == text
+    assert cut[0] == "a line\n"
+    assert max(map(len, cut)) <= 13
+    assert list(pieces("")) == [""]
+
+
+def test_long_documents_are_tokenised_as_a_whole(tmp_path: Path) -> None:
+    text = "".join(f"line {i}, of many\n" for i in range(9000))  # several pieces
+    path = tmp_path / "long.txt"
+    path.write_text(text)
+    prepared = prepare(TextFiles(str(path), None, None, 0.1), Byte(), tmp_path / "cache", progress=False)
+    train, validation = prepared.splits["train"], prepared.splits["validation"]
+    assert len(train) == len(validation) == 1
+    assert prepared.tokenizer.decode(train.tokens) + prepared.tokenizer.decode(validation.tokens) == text
+    assert len(train.tokens) == int(len(text) * 0.9) + 1
