@@ -79,10 +79,11 @@ def _dense(
     """
     if mask is None:
         return None, None
-    if (q_len, kv_len) not in mask.derived:
+    # Sizes are compared, not hashed: as keys they would make torch.compile compile anew for every length.
+    if "dense" not in mask.derived or mask.derived["dense"][:2] != (q_len, kv_len):
         visible, blind = mask.dense(q_len, kv_len, device), None
         if visible is not None and mask.padding is not None:  # otherwise each query sees itself
             blind = ~visible.any(dim=-1, keepdim=True)
             visible = visible | blind
-        mask.derived[q_len, kv_len] = visible, blind
-    return mask.derived[q_len, kv_len]
+        mask.derived["dense"] = q_len, kv_len, visible, blind
+    return mask.derived["dense"][2:]

@@ -76,9 +76,10 @@ class AttentionMask:
 
     def is_causal_only(self, q_len: int, kv_len: int) -> bool:
         """Whether this is the lower triangle of a square and nothing else."""
-        others = (self.prefix_length, self.padding, self.documents)
-        fits = self.reach is None or self.reach >= kv_len - 1
-        return self.causal and q_len == kv_len > 1 and fits and all(x is None for x in others)
+        # Sizes are compared in a condition, not returned: they are symbols while torch.compile traces.
+        if q_len != kv_len or q_len == 1 or (self.reach is not None and self.reach < kv_len - 1):
+            return False
+        return self.causal and self.prefix_length is self.padding is self.documents is None
 
     def dense(self, q_len: int, kv_len: int, device: torch.device) -> Bool[Tensor, "#batch 1 #q_len #kv_len"] | None:
         """True where a query may attend to a key; None if every query may attend to every key."""

@@ -28,10 +28,7 @@ def flops_per_token(model: Encoder | Decoder | EncoderDecoder, seq_len: int) -> 
     An encoder-decoder reads a source and a target of `seq_len` each, and the figure is their mean: encoder
     and the keys and values of cross-attention work on the source, the rest on the target.
     """
-    if isinstance(model, EncoderDecoder):
-        stacks = [model.encoder, model.decoder]
-    else:
-        stacks = [model.stack]
+    stacks = [model.encoder, model.decoder] if isinstance(model, EncoderDecoder) else [model.stack]
     forward = sum(_stack_flops(stack, seq_len) for stack in stacks) + model.head.flops(seq_len)
     return 3 * forward / (len(stacks) * seq_len)
 

@@ -1,0 +1,117 @@
+import pytest
+import torch
+from torch import Tensor
+
+from triform.layers import kernels
+from triform.layers.masks import AttentionMask
+
+BATCH, HEADS, Q_LEN, HEAD_DIM = 2, 6, 7, 5
+
+
+def inputs(kv_heads: int = HEADS, kv_len: int = Q_LEN) -> tuple[Tensor, Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    q = torch.randn(BATCH, HEADS, Q_LEN, HEAD_DIM, generator=g, requires_grad=True)
+    k = torch.randn(BATCH, kv_heads, kv_len, HEAD_DIM, generator=g, requires_grad=True)
+    v = torch.randn(BATCH, kv_heads, kv_len, HEAD_DIM, generator=g, requires_grad=True)
+    return q, k, v
+
+
+def naive(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+    """One query of one head at a time."""
+    out = torch.zeros_like(q)
+    group = q.shape[1] // k.shape[1]
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            for i in range(q.shape[2]):
+                scores = torch.einsum("d,kd->k", q[b, h, i], k[b, h // group]) / HEAD_DIM**0.5
+                if isinstance(bias, Tensor):
+                    scores = scores + bias[0, h, i]
+                seen = visible[b, i]
+                if seen.any():
+                    out[b, h, i] = scores[seen].softmax(0) @ v[b, h // group][seen]
+    return out
+
+
+MASKS = {
+    "causal": AttentionMask(causal=True),
+    "window": AttentionMask(causal=True, window=3),
+    "both sides": AttentionMask(window=4),
+    "padding": AttentionMask(padding=torch.arange(Q_LEN) < torch.tensor([[4], [7]])),
+    "left padding": AttentionMask(causal=True, padding=torch.arange(Q_LEN) >= torch.tensor([[3], [0]])),
+    "documents": AttentionMask(causal=True, documents=torch.tensor([[0] * 3 + [1] * 4, [0] * 5 + [1] * 2])),
+    "prefix": AttentionMask(causal=True, prefix_length=torch.tensor([4, 2])),
+}
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+@pytest.mark.parametrize("kv_heads", [HEADS, 3, 1])
+@pytest.mark.parametrize("mask", MASKS)
+def test_equals_the_formula(kernel: str, kv_heads: int, mask: str) -> None:
+    q, k, v = inputs(kv_heads)
+    visible = MASKS[mask].dense(Q_LEN, Q_LEN, q.device)
+    assert visible is not None
+    expected = naive(q, k, v, visible[:, 0].expand(BATCH, Q_LEN, Q_LEN))
+    torch.testing.assert_close(kernels.KERNELS[kernel](q, k, v, MASKS[mask], None, 0.0), expected)
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+def test_bias_is_added_to_the_scores(kernel: str) -> None:
+    q, k, v = inputs()
+    bias = torch.randn(1, HEADS, Q_LEN, Q_LEN, generator=torch.Generator().manual_seed(1))
+    visible = torch.ones(Q_LEN, Q_LEN, dtype=torch.bool).tril().expand(BATCH, -1, -1)
+    expected = naive(q, k, v, visible, bias)
+    out = kernels.KERNELS[kernel](q, k, v, AttentionMask(causal=True), bias, 0.0)
+    torch.testing.assert_close(out, expected)
+    unmasked = kernels.KERNELS[kernel](q, k, v, None, bias, 0.0)
+    torch.testing.assert_close(unmasked, naive(q, k, v, torch.ones_like(visible), bias))
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_query_that_sees_nothing_reads_zero_and_passes_no_gradient(kernel: str, with_bias: bool) -> None:
+    q, k, v = inputs()
+    padding = torch.ones(BATCH, Q_LEN, dtype=torch.bool)
+    padding[0] = False  # a whole row of padding
+    padding[1, :2] = False  # the first two queries of a causal row
+    bias = torch.zeros(1, HEADS, Q_LEN, Q_LEN) if with_bias else None
+    out = kernels.KERNELS[kernel](q, k, v, AttentionMask(causal=True, padding=padding), bias, 0.0)
+    assert out[0].eq(0).all()
+    assert out[1, :, :2].eq(0).all()
+    assert out[1, :, 2:].ne(0).all()
+    out.square().sum().backward()
+    for x in (q, k, v):
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
+        assert x.grad[0].eq(0).all()
+        assert x.grad[1, :, :2].eq(0).all()
+
+
+def test_attention_weights_sum_to_one() -> None:
+    q, k, _ = inputs(kv_heads=2)
+    weights = kernels.attention_weights(q, k, MASKS["left padding"], None)
+    torch.testing.assert_close(weights.sum(-1)[0, :, 3:], torch.ones(HEADS, 4))
+    assert weights[0, :, :3].eq(0).all()
+
+
+def test_causal_attention_builds_no_dense_mask() -> None:
+    q, k, v = inputs()
+    mask = AttentionMask(causal=True)
+    kernels.sdpa(q, k, v, mask, None, 0.0)
+    assert "dense" not in mask.derived
+
+
+def test_a_mask_used_for_two_lengths_fits_both() -> None:
+    mask = AttentionMask(causal=True, window=2)
+    for kv_len in (Q_LEN, Q_LEN + 2):
+        q, k, v = inputs(kv_len=kv_len)
+        torch.testing.assert_close(kernels.sdpa(q, k, v, mask, None, 0.0), kernels.eager(q, k, v, mask, None, 0.0))
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+def test_half_precision_masks_exactly(kernel: str) -> None:
+    """A masked key has weight 0 in bf16 too: changing it changes nothing."""
+    q, k, v = (x.detach().bfloat16() for x in inputs())
+    mask = AttentionMask(padding=torch.arange(Q_LEN) < torch.tensor([[4], [4]]))
+    before = kernels.KERNELS[kernel](q, k, v, mask, None, 0.0)
+    v[:, :, 4:], k[:, :, 4:] = 1e4, -1e4
+    assert torch.equal(kernels.KERNELS[kernel](q, k, v, mask, None, 0.0), before)

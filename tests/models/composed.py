@@ -1,0 +1,56 @@
+"""Tiny models, composed from conf/ as a run composes them."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from triform.models.output import ModelOutput
+
+CONF = Path(__file__).parents[2] / "conf"
+FAMILIES = ("encoder", "decoder", "encoder_decoder")
+VOCAB_SIZE = 37
+
+# Sizes that all differ, so that a swapped axis fails.
+TINY = {"d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 40, "max_seq_len": 16, "dropout": 0.0}
+
+
+@cache
+def settings(family: str, *overrides: str) -> dict[str, Any]:
+    """The `model` node; overrides as typed on the command line. Not to be changed."""
+    sizes = [f"model.{name}={value}" for name, value in TINY.items()]
+    with initialize_config_dir(str(CONF), version_base=None):
+        config = compose(overrides=[f"+model={family}", *sizes, *overrides])
+    node = OmegaConf.to_container(config.model, resolve=True)
+    assert isinstance(node, dict)
+    return {str(key): value for key, value in node.items()}
+
+
+def build(family: str, *overrides: str, seed: int = 0, **arguments: Any) -> Any:
+    """On the meta device first, as a run does, so that a table in a buffer would be noticed."""
+    factory = instantiate(settings(family, *overrides), _convert_="all")
+    with torch.device("meta"):
+        model = factory(**{"vocab_size": VOCAB_SIZE} | arguments)
+    model = model.to_empty(device="cpu")
+    for value in (*model.parameters(), *model.buffers()):
+        value.data.fill_(float("nan"))
+    model.initialise(seed)
+    return model.eval()
+
+
+def ids(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randint(7, VOCAB_SIZE, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def read(model: nn.Module, input_ids: Tensor, **arguments: Tensor) -> ModelOutput:
+    """A forward pass; an encoder-decoder reads the same ids on both sides."""
+    if model.family == "encoder_decoder":
+        if "padding_mask" in arguments:
+            arguments["decoder_padding_mask"] = arguments["padding_mask"]
+        return model(input_ids, input_ids, **arguments)
+    return model(input_ids, **arguments)
