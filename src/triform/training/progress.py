@@ -65,7 +65,7 @@ class Progress(ProgressBar):
         if self._enabled and self.console.is_terminal:
             self._bar = Bar(
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=16),
+                BarColumn(bar_width=16, table_column=Column(min_width=8)),
                 TextColumn("{task.fields[line]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
                 console=self.console,
                 transient=True,
