@@ -1,6 +1,6 @@
 """Train a Transformer: `python train.py --help`."""
 
-from triform.run import main
+from triform.commands.train import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -8,7 +8,7 @@ from pathlib import Path
 from triform.run.errors import FAILED, FINISHED, report
 from triform.run.folder import RunFolder
 
-Finish = Callable[[RunFolder], None]
+Finish = Callable[[RunFolder, Sequence[str]], None]
 
 
 def main(arguments: Sequence[str] | None = None, finish: Finish | None = None) -> int:

@@ -4,20 +4,25 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
 
 from triform.run.check import check, devices
 from triform.run.errors import BAD_INPUT, FAILED, FINISHED, BadInput, one_line, report
 from triform.run.folder import RunFolder, create, write_whole
+from triform.run.log import recorded
 from triform.run.ranks import Launcher, launch
 
 if TYPE_CHECKING:
     from triform.data.prepare import Prepared
 
 
-Finish = Callable[[RunFolder], None]
-"""What the first rank does with a finished run's folder: pictures, samples, the printed report."""
+Finish = Callable[[RunFolder, Sequence[str]], None]
+"""What the first rank does with a finished run's folder (and the packages that its config may name): pictures, samples,
+the printed report."""
 
 
 def run(
@@ -142,10 +147,14 @@ def start(
 ) -> int:
     """Start the run's ranks, in this process when there is one, and return the exit code."""
     _, count = devices(config)
+    lock = FileLock(folder.lock)
     try:
-        if count == 1:
-            return rank_main(folder, resume, prepared, finish, config["trust"])
-        return launch(count, rank_main, (folder, resume, None, finish, config["trust"]))
+        with lock.acquire(timeout=0):
+            if count == 1:
+                return rank_main(folder, resume, prepared, finish, config["trust"])
+            return launch(count, rank_main, (folder, resume, None, finish, config["trust"]))
+    except Timeout as error:
+        raise BadInput(f"{folder.path}: another process is training this run; wait for it or end it") from error
     finally:
         print(f"run: {folder.path}", flush=True)
 
@@ -169,32 +178,34 @@ def rank_main(
     from triform.training.hardware import rank
 
     config = {**folder.read_config(), "trust": list(trust)}
+    is_first = rank() == 0
     trackers: list[Any] = []
     code = FAILED
     try:
-        trackers = loggers(config, folder)
-        prepared = data(config) if prepared is None else prepared
-        made = parts(config, prepared)
-        code = fit(
-            settings=made.settings,
-            folder=folder.path,
-            data=made.data,
-            prepared=prepared,
-            model_factory=made.model_factory,
-            objective=made.objective,
-            optimizer=made.optimizer,
-            schedule=made.schedule,
-            seed=config["seed"],
-            loggers=trackers,
-            callbacks=made.callbacks,
-            resume=resume,
-        )
-        if code == FINISHED and finish is not None and rank() == 0:
-            finish(folder)
+        with recorded(folder.log) if is_first else nullcontext():
+            trackers = loggers(config, folder)
+            prepared = data(config) if prepared is None else prepared
+            made = parts(config, prepared)
+            code = fit(
+                settings=made.settings,
+                folder=folder.path,
+                data=made.data,
+                prepared=prepared,
+                model_factory=made.model_factory,
+                objective=made.objective,
+                optimizer=made.optimizer,
+                schedule=made.schedule,
+                seed=config["seed"],
+                loggers=trackers,
+                callbacks=made.callbacks,
+                resume=resume,
+            )
+            if code == FINISHED and finish is not None and is_first:
+                finish(folder, trust)
     except (Exception, KeyboardInterrupt) as error:
+        code = FAILED
         mark_failed(folder, error)
         report(error, config["traceback"])
-        code = FAILED
     finally:
         for tracker in trackers:
             close = getattr(tracker, "close", None)

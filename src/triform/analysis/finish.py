@@ -1,0 +1,117 @@
+"""What a run that has finished leaves to look at: figures beside baselines, examples, pictures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from triform.analysis.plots import alignment, loss_curve
+from triform.analysis.report import choose, print_report
+from triform.analysis.runs import read_run
+from triform.data.baselines import label_baselines, text_baselines
+from triform.data.prepare import Prepared, Split
+from triform.data.rows import TextRows
+from triform.layers.attention import capture_weights
+from triform.run.folder import RunFolder
+from triform.run.load import Loaded, open_run
+from triform.run.parts import data
+from triform.tasks.objective import Sample
+
+N_JUDGED, N_SHOWN, N_PICTURED = 200, 4, 3
+"""Held-out examples that are answered to find some right and some wrong, that are printed as samples where nothing
+is right or wrong, and that are drawn."""
+
+
+def finish(folder: RunFolder, trust: Sequence[str]) -> None:
+    """Print the report of a finished run and write samples.txt and plots/ in its folder.
+
+    Args:
+        trust: packages besides triform's own that the run's config may name.
+    """
+    run = read_run(folder.path)
+    loaded = open_run(folder.path, trust)
+    prepared = data(loaded.config)
+    split = "test" if "test" in prepared.splits else "validation"
+    examples = held_out(prepared.splits[split], loaded.config["data"]["seq_len"])
+    with torch.inference_mode():
+        samples = loaded.objective.samples(loaded.model, examples)
+    judged = samples[0].correct is not None if samples else False
+    folder.samples.write_text(as_text(samples if judged else samples[:N_SHOWN]), encoding="utf-8")
+    folder.plots.mkdir(exist_ok=True)
+    pictures = [folder.plots / "loss.png"]
+    loss_curve(folder.metrics, pictures[0])
+    if loaded.family == "encoder_decoder" and prepared.kind == "pairs":
+        pictures.append(folder.plots / "alignment.png")
+        draw_alignment(loaded, examples[:N_PICTURED], pictures[-1])
+    console = Console()
+    print_report(
+        console,
+        headline(run.summary),
+        baselines(prepared, split),
+        choose(samples, right=N_SHOWN, wrong=N_SHOWN),
+    )
+    console.print()
+    for path in (*pictures, folder.samples):
+        console.print(f"  {path.relative_to(folder.path)}", style="dim", highlight=False)
+    if "train_files" not in loaded.config["data"]:
+        console.print("  Built-in data is a demonstration; your own: data=text, data=pairs or data=labelled.", style="dim")
+
+
+def held_out(split: Split, seq_len: int) -> list[dict[str, Any]]:
+    """Examples to answer: from the beginning of the split, or rows spread over a running text."""
+    if split.kind != "text":
+        return [split[i] for i in range(min(N_JUDGED, len(split)))]
+    rows = TextRows(split, seq_len, offset=0)
+    n = min(N_SHOWN, len(rows))
+    return [rows[i * len(rows) // n] for i in range(n)]
+
+
+def headline(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of a run's end, in the order in which people ask for them."""
+    figures = dict(summary.get("final", {}))
+    best = summary.get("best") or {}
+    if best.get("step") is not None:
+        figures["best step"] = best["step"]
+    figures |= {name: summary[name] for name in ("parameters", "tokens", "seconds", "tokens_per_second")}
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def baselines(prepared: Prepared, split: str) -> dict[str, dict[str, float]]:
+    """Baseline -> figure -> value on the same split."""
+    train, held_out = prepared.splits["train"], prepared.splits[split]
+    if prepared.kind == "text":
+        return {name: {f"{split}/bits_per_byte": bits} for name, bits in text_baselines(train, held_out).items()}
+    if prepared.kind == "labelled":
+        found = label_baselines(train, held_out)
+        return {name.replace("_", " "): {f"{split}/accuracy": share} for name, share in found.items()}
+    return {}
+
+
+def draw_alignment(loaded: Loaded, examples: Sequence[Mapping[str, Any]], out: Path) -> None:
+    """The last layer's cross-attention, a mean over its heads, while the right target is read."""
+    weights, sources, targets = [], [], []
+    tokens = loaded.tokenizer
+    for example in examples:
+        batch = loaded.objective.collate([example], [(0, 0)])
+        with torch.inference_mode(), capture_weights(loaded.model) as captured:
+            loaded.objective.hidden(loaded.model, batch)
+        last = [name for name in captured if "cross" in name][-1]
+        weights.append(captured[last][0].mean(0).numpy())
+        sources.append(tokens.pieces(batch["input_ids"][0].tolist()))
+        targets.append(tokens.pieces(batch["labels"][0].tolist()))
+    alignment(weights, sources, targets, out)
+
+
+def as_text(samples: Sequence[Sample]) -> str:
+    """Samples as a file that people read."""
+    blocks = []
+    for sample in samples:
+        lines = [f"given:    {sample.source}", f"written:  {sample.output}"]
+        if sample.target is not None:
+            lines.append(f"expected: {sample.target}")
+        if sample.correct is not None:
+            lines.append("right" if sample.correct else "WRONG")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
