@@ -86,7 +86,7 @@ def test_refuses_a_parameter_nobody_speaks_for() -> None:
             super().__init__()
             self.slopes = nn.Parameter(torch.empty(3, 2))
 
-    with pytest.raises(TypeError, match="how slopes of Silent begins; .* initialise_parameter"):
+    with pytest.raises(TypeError, match=r"how slopes of Silent begins; .* initialise_parameter"):
         initialise(Silent(), Xavier(), seed=0)
 
 

@@ -33,7 +33,7 @@ def test_loss_in_pieces_equals_loss_at_once(head: LanguageModelHead, monkeypatch
     monkeypatch.setattr(head, "project", lambda h: (widths.append(len(h)), project(h))[1])
     for pieces, whole in zip(gradients(head, hidden, labels), at_once, strict=True):
         torch.testing.assert_close(pieces, whole)
-    assert widths == [3, 3, 3, 1] + [1, 3, 3, 3]  # 10 labels that count; each piece again in the backward pass
+    assert widths == [3, 3, 3, 1, 1, 3, 3, 3]  # 10 labels count; each piece again in the backward pass
 
 
 def test_only_labelled_positions_are_projected(head: LanguageModelHead, monkeypatch: pytest.MonkeyPatch) -> None:
