@@ -139,6 +139,11 @@ def test_training_text_is_cut_elsewhere_in_each_epoch(running: Prepared) -> None
     assert len(set(first_tokens)) > 1
 
 
+def test_overfitting_reads_the_first_batch_in_every_step(words: Prepared) -> None:
+    first = next(iter(make(words).train_dataloader()))
+    assert list(make(words, overfit=True).train_dataloader()) == [first] * 9
+
+
 def test_refuses_text_shorter_than_a_row(running: Prepared) -> None:
     with pytest.raises(ValueError, match=r"split train has 95 tokens, fewer than the 101 .*data\.seq_len=100"):
         make(running, seq_len=100)

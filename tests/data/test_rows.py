@@ -8,14 +8,11 @@ from triform.data.rows import TextRows, training_rows
 
 
 def test_rows_written_out(text: Callable[..., Prepared]) -> None:
-    split = text(["abcdefg", "hi"], ["x"]).splits["train"]
-    tokenizer = text(["abcdefg", "hi"], ["x"]).tokenizer
-    rows = TextRows(split, seq_len=4, offset=0)
-    read = [
-        "".join("." if i == 3 else tokenizer.decode([i]) for i in row["ids"]) for row in map(rows.__getitem__, range(3))
-    ]
+    prepared = text(["abcdefg", "hi"], ["x"])
+    rows = TextRows(prepared.splits["train"], seq_len=4, offset=0)
     assert len(rows) == 3
-    assert read == ["abcde", "efg.h", "hi."]  # an [EOS] ends each document; rows share a token
+    read = ["".join(prepared.tokenizer.pieces(rows[i]["ids"])) for i in range(3)]
+    assert read == ["abcde", "efg[EOS]h", "hi[EOS]"]  # consecutive rows share a token
     assert "documents" not in rows[0]
     assert rows[1]["documents"].tolist() == [0, 0, 0, 0, 1]
     assert "documents" not in rows[2]
@@ -37,7 +34,6 @@ def test_every_token_after_the_first_is_predicted_once(text: Callable[..., Prepa
 
 @pytest.mark.parametrize("length", [5, 6, 9, 10, 33, 40, 41])
 def test_training_rows_are_whole_and_equally_many_in_each_epoch(text: Callable[..., Prepared], length: int) -> None:
-    split = text(["ab" * 40], ["x"]).splits["train"]
     split = text([("abcdefgh" * 6)[: length - 1]], ["x"]).splits["train"]
     epochs = [training_rows(split, seq_len=4, seed=1, epoch=epoch) for epoch in range(40)]
     assert len({len(rows) for rows in epochs}) == 1

@@ -13,7 +13,6 @@ import sysconfig
 import tokenize
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from pydoc_data import topics
@@ -50,8 +49,10 @@ def python_files() -> dict[str, str]:
     return files
 
 
-def docstrings() -> Iterator[tuple[str, str]]:
+@cache
+def docstrings() -> list[tuple[str, str]]:
     """Every docstring of `python_files`, of modules, classes and functions, with its file's path."""
+    found = []
     for place, text in python_files().items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about old escapes in the library
@@ -60,7 +61,8 @@ def docstrings() -> Iterator[tuple[str, str]]:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 docstring = ast.get_docstring(node)
                 if docstring and docstring.strip():
-                    yield place, docstring
+                    found.append((place, docstring))
+    return found
 
 
 def _held_out(name: str, fraction: float) -> bool:
