@@ -1,6 +1,7 @@
 """`triform rerun RUN key=value ...`."""
 
 from triform.commands.parser import parser
+from triform.commands.train import finish
 
 
 def main(arguments: list[str]) -> int:
@@ -14,4 +15,4 @@ def main(arguments: list[str]) -> int:
     from triform.run.rerun import changed
 
     config, typed = changed(resolve_run(options.run), options.overrides)
-    return run({**config, "trust": [*options.trust]}, typed)
+    return run({**config, "trust": [*options.trust]}, typed, finish)

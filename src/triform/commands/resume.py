@@ -1,6 +1,7 @@
 """`triform resume RUN`."""
 
 from triform.commands.parser import parser
+from triform.commands.train import finish
 
 
 def main(arguments: list[str]) -> int:
@@ -12,4 +13,4 @@ def main(arguments: list[str]) -> int:
     from triform.run.folder import resolve_run
     from triform.run.job import resume
 
-    return resume(resolve_run(options.run), options.trust)
+    return resume(resolve_run(options.run), options.trust, finish)

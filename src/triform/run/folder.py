@@ -65,6 +65,11 @@ class RunFolder:
         return self.path / "log.txt"
 
     @property
+    def lock(self) -> Path:
+        """Locked by the process that trains the run."""
+        return self.path / ".lock"
+
+    @property
     def plots(self) -> Path:
         """Folder of pictures."""
         return self.path / "plots"

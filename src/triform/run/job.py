@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from triform.run.check import check, devices
-from triform.run.errors import BAD_INPUT, FAILED, FINISHED, BadInput, one_line, report
+from triform.run.errors import BAD_INPUT, FAILED, FINISHED, PREEMPTED, BadInput, one_line, report
 from triform.run.folder import RunFolder, create, write_whole
 from triform.run.log import recorded
 from triform.run.ranks import Launcher, launch
@@ -58,7 +58,7 @@ def _run_launched(config: dict[str, Any], overrides: Sequence[str], finish: Fini
     config["trainer"] |= {"devices": launcher.devices, "num_nodes": launcher.nodes}
     if launcher.rank != 0:
         told = launcher.told()
-        return rank_main(RunFolder(Path(told)), False, None, finish) if told else BAD_INPUT
+        return rank_main(RunFolder(Path(told)), False, None, finish, config["trust"]) if told else BAD_INPUT
     try:
         prepared = checked(config)
         folder = created(config, overrides, prepared)
@@ -67,7 +67,7 @@ def _run_launched(config: dict[str, Any], overrides: Sequence[str], finish: Fini
         raise
     launcher.tell(str(folder.path))
     try:
-        return rank_main(folder, False, prepared, finish)
+        return rank_main(folder, False, prepared, finish, config["trust"])
     finally:
         print(f"run: {folder.path}", flush=True)
 
@@ -83,7 +83,15 @@ def resume(folder: RunFolder, trust: Sequence[str] = (), finish: Finish | None =
     """
     config = {**folder.read_config(), "trust": list(trust)}
     prepared = checked(config)
-    return start(folder, config, prepared, True, finish)
+    if not Launcher.started_us():
+        return start(folder, config, prepared, True, finish)
+    launcher = Launcher()
+    if (launcher.devices, launcher.nodes) != (config["trainer"]["devices"], config["trainer"]["num_nodes"]):
+        raise BadInput(
+            f"{folder.path} ran on {config['trainer']['num_nodes']} machines with {config['trainer']['devices']} ranks "
+            f"each, but {launcher.nodes} with {launcher.devices} each were started; start as many as before"
+        )
+    return rank_main(folder, True, prepared, finish, trust)
 
 
 def created(
@@ -176,13 +184,14 @@ def rank_main(
     from triform.run.parts import data, loggers, parts
     from triform.training.fit import fit
     from triform.training.hardware import rank
+    from triform.training.signals import Preempted, Preemption
 
     config = {**folder.read_config(), "trust": list(trust)}
     is_first = rank() == 0
     trackers: list[Any] = []
     code = FAILED
     try:
-        with recorded(folder.log) if is_first else nullcontext():
+        with Preemption(), recorded(folder.log) if is_first else nullcontext():
             trackers = loggers(config, folder)
             prepared = data(config) if prepared is None else prepared
             made = parts(config, prepared)
@@ -202,9 +211,13 @@ def rank_main(
             )
             if code == FINISHED and finish is not None and is_first:
                 finish(folder, trust)
+                publish(folder, trackers)
+    except Preempted:  # before training, which would have saved a checkpoint
+        code = PREEMPTED
+        mark(folder, status="preempted", error=None)
     except (Exception, KeyboardInterrupt) as error:
         code = FAILED
-        mark_failed(folder, error)
+        mark(folder, status="failed", error=f"{type(error).__name__}: {one_line(error)}")
         report(error, config["traceback"])
     finally:
         for tracker in trackers:
@@ -214,11 +227,18 @@ def rank_main(
     return code
 
 
-def mark_failed(folder: RunFolder, error: BaseException) -> None:
-    """Write why a run failed into its summary."""
+def publish(folder: RunFolder, trackers: Sequence[Any]) -> None:
+    """Show the trackers the run's pictures, where they have a place for them."""
+    for tracker in trackers:
+        show = getattr(tracker, "log_image", None)
+        for picture in sorted(folder.plots.glob("*.png")) if show is not None else ():
+            show(picture.stem, picture)
+
+
+def mark(folder: RunFolder, **values: Any) -> None:
+    """Write how a run ended into its summary."""
     try:
         summary = json.loads(folder.summary.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         summary = {}
-    summary |= {"status": "failed", "error": f"{type(error).__name__}: {one_line(error)}"}
-    write_whole(folder.summary, json.dumps(summary, indent=2) + "\n")
+    write_whole(folder.summary, json.dumps(summary | values, indent=2) + "\n")

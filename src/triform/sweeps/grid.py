@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from triform.run.cli import Finish
 from triform.run.compose import composed, plain, with_recipe
 from triform.run.errors import BAD_INPUT, FAILED, FINISHED, PREEMPTED, BadInput, one_line, report
 from triform.run.folder import RunFolder
@@ -55,14 +54,13 @@ class Job:
         return "  ".join(f"{k} {v:.4g}" for k, v in best.items() if k != "step" and isinstance(v, int | float))
 
 
-def sweep(config: DictConfig, arguments: Sequence[str], finish: Finish | None = None) -> None:
+def sweep(config: DictConfig, arguments: Sequence[str]) -> None:
     """Run every combination of the values in `arguments`; one that fails does not end the others.
 
     All are composed and checked before the first one starts. What a job prints goes to the log in its folder.
 
     Args:
         config: Hydra's config of the sweep, which knows where configs are looked for.
-        finish: called with the folder of each run that has finished; an importable function.
 
     Raises:
         ValueError: bad input in any of them; nothing has run.
@@ -74,7 +72,7 @@ def sweep(config: DictConfig, arguments: Sequence[str], finish: Finish | None = 
     for number, job in enumerate(jobs, start=1):
         say(f"[{number}/{len(jobs)}] {job.varied or 'as it is'}")
         start = time.monotonic()
-        job.code = start_all([{}], _job, (job.config, job.overrides, finish, job.folder.path))
+        job.code = start_all([{}], _job, (job.config, job.overrides, job.folder.path))
         job.seconds = time.monotonic() - start
         error = job.summary().get("error")
         cause = f": {error}" if job.code not in (FINISHED, PREEMPTED) and error else ""
@@ -131,7 +129,9 @@ def _next_number(parent: Path) -> int:
     return max(numbers, default=-1) + 1
 
 
-def _job(config: dict[str, Any], overrides: Sequence[str], finish: Finish | None, folder: Path) -> int:
+def _job(config: dict[str, Any], overrides: Sequence[str], folder: Path) -> int:
+    from triform.analysis.finish import finish
+
     try:
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
             return run(config, overrides, finish, folder)
