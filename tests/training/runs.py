@@ -122,7 +122,7 @@ def outcome(folder: RunFolder) -> dict[str, Any]:
 def differences(a: Any, b: Any, place: str = "") -> list[str]:
     """Where two nested outcomes are not bitwise equal."""
     if isinstance(a, dict) and isinstance(b, dict):
-        keys = [key for key in {**a, **b}]
+        keys = list({**a, **b})
         return [d for key in keys for d in differences(a.get(key), b.get(key), f"{place}.{key}")]
     if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
         return [d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in differences(x, y, f"{place}[{i}]")]

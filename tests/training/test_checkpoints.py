@@ -9,7 +9,8 @@ from triform.training.checkpoints import BEST, LAST, AtomicCheckpointIO, link, n
 
 
 def write(path: Path, value: float, size: int = 10) -> None:
-    AtomicCheckpointIO().save_checkpoint({"state_dict": {"w": torch.full((size,), value)}, "progress": {"step": 3}}, path)
+    content = {"state_dict": {"w": torch.full((size,), value)}, "progress": {"step": 3}}
+    AtomicCheckpointIO().save_checkpoint(content, path)
 
 
 def test_a_disk_that_fills_up_leaves_the_previous_checkpoint(tmp_path: Path) -> None:

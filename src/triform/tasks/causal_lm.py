@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
 from triform.generation import generate
@@ -18,6 +18,7 @@ from triform.tasks.objective import (
     Ids,
     Key,
     Measures,
+    Model,
     Objective,
     Sample,
     model_inputs,
@@ -80,13 +81,13 @@ class CausalLM(Objective):
             )  # fmt: skip
         return present(batch)
 
-    def hidden(self, model: nn.Module, batch: Batch) -> Tensor:
+    def hidden(self, model: Model, batch: Batch) -> Tensor:
         return model(**model_inputs(batch)).hidden
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Model, batch: Batch) -> Tensor:
         return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
 
-    def evaluate(self, model: nn.Module, batch: Batch) -> Measures:
+    def evaluate(self, model: Model, batch: Batch) -> Measures:
         return token_measures(model.head(self.hidden(model, batch)), batch, self.plain_loss)
 
     def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
@@ -95,7 +96,7 @@ class CausalLM(Objective):
             figures["bits_per_byte"] = loss * n_targets / math.log(2) / n_bytes
         return figures
 
-    def samples(self, model: nn.Module, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
+    def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         if self.prompt is not None:
             prompts = [self.tokenizer.encode(self.prompt)]
         else:
@@ -106,7 +107,7 @@ class CausalLM(Objective):
             if prompt
         ]
 
-    def _continuation(self, model: nn.Module, prompt: list[int]) -> list[int]:
+    def _continuation(self, model: Model, prompt: list[int]) -> list[int]:
         room = min(self.sample_tokens, model.max_seq_len - len(prompt))
         device = next(model.parameters()).device
         ids = generate(

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
 from triform.layers.losses import CrossEntropy
@@ -16,6 +16,7 @@ from triform.tasks.objective import (
     Ids,
     Key,
     Measures,
+    Model,
     Objective,
     Sample,
     pad,
@@ -93,7 +94,7 @@ class Classification(Objective):
             batch["n_tokens"] += len(rows)
         return present(batch)
 
-    def hidden(self, model: nn.Module, batch: Batch) -> Tensor:
+    def hidden(self, model: Model, batch: Batch) -> Tensor:
         mask = batch.get("padding_mask")
         if self.family == "encoder_decoder":
             return model(batch["input_ids"], batch["decoder_input_ids"], padding_mask=mask).hidden[:, 0]
@@ -102,15 +103,15 @@ class Classification(Objective):
             return hidden[:, 0] if self.pooling == "first" else _mean(hidden, mask)
         return hidden[:, -1] if mask is None else hidden[torch.arange(len(mask)), (mask.sum(-1) - 1).clamp_min(0)]
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Model, batch: Batch) -> Tensor:
         return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
 
-    def evaluate(self, model: nn.Module, batch: Batch) -> Measures:
+    def evaluate(self, model: Model, batch: Batch) -> Measures:
         logits, labels = model.head(self.hidden(model, batch)), batch["labels"]
         right = (logits.argmax(-1) == labels).sum()
         return Measures(self.plain_loss(logits, labels), batch["n_targets"], {"accuracy": (right, len(labels))})
 
-    def samples(self, model: nn.Module, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
+    def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         device = next(model.parameters()).device
         batch = self.inputs([self.row(example["ids"]) for example in examples])
         batch = {key: value.to(device) if isinstance(value, Tensor) else value for key, value in batch.items()}

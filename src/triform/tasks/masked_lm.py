@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from triform.data.tokenizers import SPECIAL_TOKENS, Tokenizer
 from triform.layers.losses import CrossEntropy
@@ -14,6 +14,7 @@ from triform.tasks.objective import (
     Batch,
     Key,
     Measures,
+    Model,
     Objective,
     Sample,
     model_inputs,
@@ -74,19 +75,19 @@ class MaskedLM(Objective):
             )  # fmt: skip
         return present(batch)
 
-    def hidden(self, model: nn.Module, batch: Batch) -> Tensor:
+    def hidden(self, model: Model, batch: Batch) -> Tensor:
         return model(**model_inputs(batch)).hidden
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Model, batch: Batch) -> Tensor:
         return model.head(self.hidden(model, batch), batch["labels"], self.cross_entropy)
 
-    def evaluate(self, model: nn.Module, batch: Batch) -> Measures:
+    def evaluate(self, model: Model, batch: Batch) -> Measures:
         return token_measures(model.head(self.hidden(model, batch)), batch, self.cross_entropy)
 
     def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
         return {"perplexity": perplexity(loss)}
 
-    def samples(self, model: nn.Module, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
+    def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         device = next(model.parameters()).device
         samples = []
         for index, example in enumerate(examples):

@@ -8,9 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 Batch = dict[str, Any]
+Model = Any
+"""A model of `triform.models`, or what is called like one and has a `head`."""
+
 Ids = Sequence[int] | np.ndarray
 """Token ids of one text."""
 
@@ -63,19 +66,19 @@ class Objective(ABC):
         """Make a batch of examples. None at all gives one row of padding without a target."""
 
     @abstractmethod
-    def hidden(self, model: nn.Module, batch: Batch) -> Tensor:
+    def hidden(self, model: Model, batch: Batch) -> Tensor:
         """States from which the head predicts the labels."""
 
     @abstractmethod
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Model, batch: Batch) -> Tensor:
         """Loss summed over the batch's targets: what is trained on."""
 
     @abstractmethod
-    def evaluate(self, model: nn.Module, batch: Batch) -> Measures:
+    def evaluate(self, model: Model, batch: Batch) -> Measures:
         """Loss without smoothing and the task's measures."""
 
     @abstractmethod
-    def samples(self, model: nn.Module, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
+    def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         """What the model makes of some examples, as text."""
 
     def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
 from triform.generation import generate
@@ -15,6 +15,7 @@ from triform.tasks.objective import (
     Ids,
     Key,
     Measures,
+    Model,
     Objective,
     Sample,
     pad,
@@ -60,7 +61,7 @@ class Seq2Seq(Objective):
         targets = [self._cut(example["target_ids"]) for example in examples]
         return self._two_rows(sources, targets) if self.two_stacks else self._one_row(sources, targets)
 
-    def hidden(self, model: nn.Module, batch: Batch) -> Tensor:
+    def hidden(self, model: Model, batch: Batch) -> Tensor:
         if not self.two_stacks:
             return model(batch["input_ids"], batch.get("padding_mask")).hidden
         return model(
@@ -70,10 +71,10 @@ class Seq2Seq(Objective):
             decoder_padding_mask=batch.get("decoder_padding_mask"),
         ).hidden
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def loss(self, model: Model, batch: Batch) -> Tensor:
         return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
 
-    def evaluate(self, model: nn.Module, batch: Batch) -> Measures:
+    def evaluate(self, model: Model, batch: Batch) -> Measures:
         logits, labels = model.head(self.hidden(model, batch)), batch["labels"]
         target, right = labels != IGNORED, logits.argmax(-1) == labels
         whole = (right | ~target).all(-1) & target.any(-1)
@@ -83,7 +84,7 @@ class Seq2Seq(Objective):
             {"accuracy": ((right & target).sum(), batch["n_targets"]), "exact_match": (whole.sum(), batch["n_rows"])},
         )
 
-    def samples(self, model: nn.Module, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
+    def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         sources = [self.tokenizer.decode(self._cut(example["source_ids"])) for example in examples]
         targets = [self.tokenizer.decode(self._cut(example["target_ids"])) for example in examples]
         outputs = self.answer(model, [self._cut(example["source_ids"]) for example in examples])
@@ -92,7 +93,7 @@ class Seq2Seq(Objective):
             for source, output, target in zip(sources, outputs, targets, strict=True)
         ]
 
-    def answer(self, model: nn.Module, sources: Sequence[Ids]) -> list[str]:
+    def answer(self, model: Model, sources: Sequence[Ids]) -> list[str]:
         """The likeliest target of each source (token ids without marks), greedily."""
         device, tokens = next(model.parameters()).device, self.tokenizer
         mark = tokens.eos_id if self.two_stacks else tokens.sep_id

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric, Metric, SumMetric
 
-from triform.tasks.objective import Batch, Objective
+from triform.tasks.objective import Batch, Model, Objective
 
 
 class Task(L.LightningModule):
@@ -38,7 +38,7 @@ class Task(L.LightningModule):
 
     def __init__(
         self,
-        model_factory: Callable[[], nn.Module],
+        model_factory: Callable[[], Model],
         objective: Objective,
         optimizer_factory: Callable[[nn.Module], Optimizer],
         schedule: Callable[[int], float],
@@ -53,7 +53,7 @@ class Task(L.LightningModule):
         self.optimizer_factory, self.schedule = optimizer_factory, schedule
         self.seed, self.log_interval, self.gradient_clip = seed, log_interval, gradient_clip
         self.compile_model, self.n_bytes = compile, n_bytes
-        self.model: nn.Module | None = None
+        self.model: Model = None
         self.status: dict[str, float] = {}
         """Figures of the last record, as a progress bar shows them."""
         self.tokens = 0
@@ -90,7 +90,7 @@ class Task(L.LightningModule):
             model.compile(dynamic=True)
         self.model = model
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         optimizer = self.optimizer_factory(self.model)
         schedule = self.schedule
         return {

@@ -99,6 +99,12 @@ class Checkpoints(Checkpoint):
         self.best_step: int | None = None
         self._validation_missed = False
 
+    @property
+    def judged(self) -> Path:
+        """The checkpoint that stands for the run: the best one, or the last where no figure was finite."""
+        best = self.folder / BEST
+        return best if best.exists() else self.folder / LAST
+
     # What is kept
 
     def state_dict(self) -> dict[str, Any]:
@@ -135,7 +141,7 @@ class Checkpoints(Checkpoint):
         if pl_module.stop_agreed:
             self._validation_missed = validate
             self._save(trainer)
-            raise Preempted(step)
+            raise Preempted
         if over:
             trainer.should_stop = True
         if not validate and self.save_interval is not None and step % self.save_interval == 0:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -17,10 +18,10 @@ from torch.optim import Optimizer
 from triform.data.module import DataModule
 from triform.data.prepare import Prepared
 from triform.models.cost import count_parameters, flops_per_token
-from triform.tasks.objective import Objective
+from triform.tasks.objective import Model, Objective
 from triform.tasks.task import Task
-from triform.training.budget import budget
-from triform.training.checkpoints import BEST, LAST, AtomicCheckpointIO, Checkpoints, newest, read_checkpoint
+from triform.training.budget import Budget, budget
+from triform.training.checkpoints import AtomicCheckpointIO, Checkpoints, newest, read_checkpoint
 from triform.training.hardware import matmul_ceiling, pick_accelerator, pick_precision, rank
 from triform.training.progress import Progress
 from triform.training.record import TRAIN, Metrics, Record, Summary
@@ -60,7 +61,7 @@ class TrainerSettings:
                 raise ValueError(f"trainer: {name}={value} is below 1; set trainer.{name} to 1 or more")
         if self.gradient_clip is not None and self.gradient_clip <= 0:
             raise ValueError(
-                f"trainer: gradient_clip={self.gradient_clip} is not positive; set trainer.gradient_clip above 0 or null"
+                f"trainer: gradient_clip={self.gradient_clip} is not positive; set trainer.gradient_clip to 1.0 or null"
             )
 
 
@@ -69,7 +70,7 @@ def fit(
     folder: Path,
     data: DataModule,
     prepared: Prepared,
-    model_factory: Callable[[], nn.Module],
+    model_factory: Callable[[], Model],
     objective: Objective,
     optimizer: Callable[[nn.Module], Optimizer],
     schedule: Schedule,
@@ -94,7 +95,6 @@ def fit(
     torch.manual_seed(seed)
     limits = budget(data.order, settings.max_steps, settings.max_epochs, settings.max_tokens, settings.max_hours)
     data.total_steps = limits.max_steps
-    n_bytes = {name: split.n_bytes for name, split in prepared.splits.items()} if prepared.kind == "text" else {}
     task = Task(
         model_factory=model_factory,
         objective=objective,
@@ -104,29 +104,62 @@ def fit(
         log_interval=settings.log_interval,
         gradient_clip=settings.gradient_clip,
         compile=settings.compile,
-        n_bytes=n_bytes,
+        n_bytes={name: s.n_bytes for name, s in prepared.splits.items()} if prepared.kind == "text" else {},
     )
-    with torch.device("meta"):
-        sketch = model_factory()
-    parameters, flops = count_parameters(sketch), flops_per_token(sketch, data.seq_len)
-    accelerator = pick_accelerator(settings.accelerator)
-    precision = pick_precision(settings.precision, accelerator)
-    is_first = rank() == 0
-    columns = [f"train/{name}" for name in TRAIN]
-    figures = ("loss", *objective.measures, *objective.derived)
-    columns += [f"{split}/{name}" for split in ("validation", "test") for name in figures]
-    metrics = Metrics(folder / "metrics.csv", columns) if is_first else None
-    summary = Summary(folder / "summary.json") if is_first else None
-    if summary is not None:
-        summary.update(status="running", parameters=parameters, flops_per_token=flops, error=None)
-    ceiling = matmul_ceiling(accelerator, precision) if is_first else None
-    record = Record(metrics, summary, limits, data.order.steps_per_epoch, flops, ceiling)
+    record = _record(settings, folder, data, model_factory, objective, limits)
     checkpoints = Checkpoints(
         folder / "checkpoints", *objective.monitor, settings.save_interval, settings.val_interval, limits
     )
     preemption = Preemption()
+    trainer = _trainer(settings, folder, limits, loggers, [preemption, record, Progress(), checkpoints, *callbacks])
+    split = "test" if "test" in prepared.splits else "validation"
+    with preemption:
+        try:
+            start = newest(checkpoints.folder) if resume else None
+            trainer.fit(task, datamodule=data, ckpt_path=start, weights_only=True)
+            trainer.strategy.barrier("best checkpoint")
+            task.load_state_dict(read_checkpoint(checkpoints.judged)["state_dict"])
+            trainer.test(task, data.loader(split), verbose=False)
+        except Preempted:
+            record.stopped(trainer.global_step)
+            return EXIT_PREEMPTED
+    record.finished(trainer, split, task.measured, checkpoints.best_step, checkpoints.best)
+    return 0
+
+
+def _record(
+    settings: TrainerSettings,
+    folder: Path,
+    data: DataModule,
+    model_factory: Callable[[], Model],
+    objective: Objective,
+    limits: Budget,
+) -> Record:
+    with torch.device("meta"):
+        sketch = model_factory()
+    flops = flops_per_token(sketch, data.seq_len)
+    if rank() != 0:
+        return Record(None, None, limits, data.order.steps_per_epoch, flops, None)
+    figures = ("loss", *objective.measures, *objective.derived)
+    columns = [f"{split}/{name}" for split in ("validation", "test") for name in figures]
+    accelerator = pick_accelerator(settings.accelerator)
+    return Record(
+        Metrics(folder / "metrics.csv", [*(f"train/{name}" for name in TRAIN), *columns]),
+        Summary(folder / "summary.json", parameters=count_parameters(sketch), flops_per_token=flops),
+        limits,
+        data.order.steps_per_epoch,
+        flops,
+        matmul_ceiling(accelerator, pick_precision(settings.precision, accelerator)),
+    )
+
+
+def _trainer(
+    settings: TrainerSettings, folder: Path, limits: Budget, loggers: Sequence[Logger], callbacks: list[Callback]
+) -> L.Trainer:
     quiet()
-    trainer = L.Trainer(
+    accelerator = pick_accelerator(settings.accelerator)
+    precision: Any = pick_precision(settings.precision, accelerator)
+    return L.Trainer(
         accelerator=accelerator,
         devices=settings.devices,
         num_nodes=settings.num_nodes,
@@ -138,7 +171,7 @@ def fit(
         val_check_interval=1,  # `Checkpoints` says after each step whether to validate
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
-        callbacks=[preemption, record, Progress(), checkpoints, *callbacks],
+        callbacks=callbacks,
         logger=list(loggers),
         plugins=[AtomicCheckpointIO()],
         use_distributed_sampler=False,
@@ -147,30 +180,6 @@ def fit(
         profiler=settings.profiler,
         default_root_dir=folder,
     )
-    with preemption:
-        start = newest(folder / "checkpoints") if resume else None
-        try:
-            trainer.fit(task, datamodule=data, ckpt_path=start, weights_only=True)
-            trainer.strategy.barrier("best checkpoint")
-            best = folder / "checkpoints" / (BEST if (folder / "checkpoints" / BEST).exists() else LAST)
-            task.load_state_dict(read_checkpoint(best)["state_dict"])
-            split = "test" if "test" in prepared.splits else "validation"
-            trainer.test(task, data.loader(split), verbose=False)
-        except Preempted as stopped:
-            if summary is not None:
-                summary.update(status="preempted")
-                print(f"stopped at step {stopped.step}; its checkpoint is saved. Go on with: triform resume {folder}")
-            return EXIT_PREEMPTED
-    if summary is not None and metrics is not None:
-        final = {f"{split}/{name}": value for name, value in task.measured.items()}
-        summary.update(
-            status="finished",
-            best={"step": checkpoints.best_step} | {f"validation/{k}": v for k, v in checkpoints.best.items()},
-            final=final,
-        )
-        for logger in loggers:
-            logger.log_metrics({f"final/{name}": value for name, value in final.items()}, trainer.global_step)
-    return 0
 
 
 def quiet() -> None:

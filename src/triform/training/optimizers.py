@@ -3,7 +3,7 @@
 Weight decay is for matrices: biases, norm gains and embeddings have none. Each parameter is in exactly one group.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 
-def adamw(model: nn.Module, lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> Optimizer:
+def adamw(model: nn.Module, lr: float, betas: Sequence[float], eps: float, weight_decay: float) -> Optimizer:
     """AdamW (Loshchilov and Hutter 2019), fused where torch has it.
 
     Args:
         lr: peak learning rate, before the schedule's factor.
+        betas: decay of the running mean and square of the gradient, in [0, 1).
         weight_decay: per update and unit of learning rate, of matrices.
     """
     embeddings, matrices, vectors = _kinds(model)
     return AdamW(
-        _groups(matrices, [*embeddings, *vectors], weight_decay), lr=lr, betas=tuple(betas), eps=eps, fused=True
+        _groups(matrices, [*embeddings, *vectors], weight_decay), lr=lr, betas=(betas[0], betas[1]), eps=eps, fused=True
     )
 
 
@@ -30,7 +31,7 @@ def muon(
     momentum: float,
     weight_decay: float,
     adamw_lr: float,
-    betas: tuple[float, float],
+    betas: Sequence[float],
     eps: float,
 ) -> Optimizer:
     """Muon for the matrices inside the layers, AdamW for the rest (Jordan et al. 2024; scale: Liu et al. 2025).
@@ -42,12 +43,12 @@ def muon(
         adamw_lr: of embeddings, head, biases and norm gains.
     """
     embeddings, matrices, vectors = _kinds(model)
-    head = {id(p) for p in model.head.parameters()}
+    head = {id(p) for p in model.get_submodule("head").parameters()}
     inside = [p for p in matrices if p.ndim == 2 and id(p) not in head]
     rest = [*embeddings, *vectors, *(p for p in matrices if p.ndim != 2 or id(p) in head)]
     return Joint(
         Muon(inside, lr=lr, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
-        AdamW(rest, lr=adamw_lr, betas=tuple(betas), eps=eps, weight_decay=0.0, fused=True),
+        AdamW(rest, lr=adamw_lr, betas=(betas[0], betas[1]), eps=eps, weight_decay=0.0, fused=True),
     )
 
 
@@ -81,14 +82,14 @@ class Joint(Optimizer):
 def _kinds(model: nn.Module) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Embedding tables, other matrices, vectors; a shared parameter once."""
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
-    embeddings, matrices, vectors = [], [], []
+    embeddings: list[Tensor] = []
+    matrices: list[Tensor] = []
+    vectors: list[Tensor] = []
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        if id(parameter) in tables:
-            embeddings.append(parameter)
-        else:
-            (matrices if parameter.ndim >= 2 else vectors).append(parameter)
+        kind = embeddings if id(parameter) in tables else matrices if parameter.ndim >= 2 else vectors
+        kind.append(parameter)
     return embeddings, matrices, vectors
 
 

@@ -59,9 +59,10 @@ class Metrics:
 class Summary:
     """summary.json: a mapping that is rewritten whole at each change, so that it is always readable."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **known: Any) -> None:
         self.path = path
         self.values: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        self.update(**known)
 
     def update(self, **values: Any) -> None:
         self.values |= values
@@ -74,6 +75,7 @@ class Record(Callback):
     """Writes the training loss at its interval and each validation, on the first rank and to the loggers.
 
     Args:
+        metrics: None on other ranks than the first, as `summary`.
         steps_per_epoch: optimizer steps that read all training data once.
         flops_per_token: of forward and backward.
         ceiling: floating-point operations per second of this device at matrix products; None: unknown, no MFU.
@@ -90,6 +92,9 @@ class Record(Callback):
     ) -> None:
         self.metrics, self.summary, self.budget = metrics, summary, budget
         self.steps_per_epoch, self.flops_per_token, self.ceiling = steps_per_epoch, flops_per_token, ceiling
+
+        if summary is not None:
+            summary.update(status="running", error=None)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.metrics is not None:
@@ -148,6 +153,32 @@ class Record(Callback):
             peak_memory_bytes=peak_memory_bytes(),
             last=self.summary.values.get("last", {}) | named,
         )
+
+    def stopped(self, step: int) -> None:
+        """A signal ended the run when `step` optimizer steps were done."""
+        if self.summary is not None:
+            self.summary.update(status="preempted")
+            folder = self.summary.path.parent
+            print(f"stopped at step {step}; go on with: triform resume {folder}")
+
+    def finished(
+        self,
+        trainer: Trainer,
+        split: str,
+        final: Mapping[str, float],
+        best_step: int | None,
+        best: Mapping[str, float],
+    ) -> None:
+        """Training is over; `final` is what the best checkpoint reaches on `split`."""
+        if self.summary is None:
+            return
+        self.summary.update(
+            status="finished",
+            best={"step": best_step} | {f"validation/{name}": value for name, value in best.items()},
+            final={f"{split}/{name}": value for name, value in final.items()},
+        )
+        for logger in trainer.loggers:
+            logger.log_metrics({f"final/{split}/{name}": value for name, value in final.items()}, trainer.global_step)
 
 
 def peak_memory_bytes() -> int:

@@ -16,11 +16,7 @@ EXIT_PREEMPTED = 75
 
 
 class Preempted(Exception):
-    """Training stopped at a step's end because a signal asked for it; a checkpoint is saved."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"stopped at step {step}")
-        self.step = step
+    """A signal asked to stop. Raised at a step's end, with a checkpoint, or outside training, where none is due."""
 
 
 class Preemption(Callback):
@@ -57,7 +53,7 @@ class Preemption(Callback):
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self._task is None:
-            raise Preempted(0)
+            raise Preempted
         if self._task.stop_requested:
             os._exit(128 + number)
         self._task.stop_requested = True
