@@ -31,7 +31,7 @@ class Line(L.LightningModule):
         return (self.weight - 1).square().sum()
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        self.status["validation_loss"] = 0.75
+        self.status["validation_loss"] = 0.75 if self.global_step < STEPS else 0.7
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -67,7 +67,7 @@ def test_without_a_terminal_lines_are_printed_at_most_every_interval() -> None:
     out = io.StringIO()
     train(Progress(line_seconds=3600, console=Console(file=out, width=200)))
     assert out.getvalue() == (
-        f"train  step {STEPS}/{STEPS}  loss 0.2500  12.3k tokens/s  validation 0.7500  lr 1.0e-03\n"
+        f"train  step {STEPS}/{STEPS}  loss 0.2500  12.3k tokens/s  validation 0.7000  lr 1.0e-03\n"
     ), "one line at the end: the last known value of each figure, and no other"
 
 
@@ -83,6 +83,8 @@ def test_without_a_terminal_every_step_shows_when_the_interval_is_over() -> None
     left = [re.search(r"step \d/6  0:0\d left  loss", line) for line in lines if "step 4/6" in line]
     assert left
     assert all(left)
+    assert "validation 0.7500" in next(line for line in lines if line.startswith("train  step 6/6"))
+    assert "validation 0.7000" in lines[-1], "the last validation comes after the last step"
 
 
 def test_on_a_terminal_one_line_is_redrawn_and_the_last_figures_stay() -> None:
@@ -90,7 +92,7 @@ def test_on_a_terminal_one_line_is_redrawn_and_the_last_figures_stay() -> None:
     train(Progress(console=Console(file=out, width=120, force_terminal=True)))
     text = out.getvalue()
     assert "\x1b[2K" in text, "the line is erased before it is drawn again"
-    assert text.endswith(f"train  step {STEPS}/{STEPS}  loss 0.2500  12.3k tokens/s  validation 0.7500  lr 1.0e-03\n")
+    assert text.endswith(f"train  step {STEPS}/{STEPS}  loss 0.2500  12.3k tokens/s  validation 0.7000  lr 1.0e-03\n")
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l"), "the cursor is shown again"
 
 

@@ -107,8 +107,8 @@ def alignment(
         axes.set_yticks(range(len(target)), [_visible(token) for token in target])
         axes.xaxis.tick_top()
         axes.tick_params(length=0, labelsize=8)
-        if longest > 1:
-            axes.tick_params(axis="x", rotation=90)
+        for label, token in zip(axes.get_xticklabels(), source, strict=True):
+            label.set_rotation(90 if len(token) > 1 else 0)
         axes.spines[:].set_color(GREY)
         above += down + gap
     _save(figure, out)

@@ -22,7 +22,7 @@ from triform.training.hardware import rank
 
 REACH_SECONDS = 3  # for the server to know us
 INIT_SECONDS = 20.0  # for the server to open a run; after that the run is recorded offline
-FINISH_SECONDS = 30.0  # for the rest of the upload when the run is over
+FINISH_SECONDS = 20.0  # for the rest of the upload when the run is over
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 

@@ -39,7 +39,7 @@ class Progress(ProgressBar):
         self._bar: Bar | None = None
         self._task = TaskID(0)
         self._drawn = float("-inf")
-        self._printed: int | None = None
+        self._printed = ""
         self._began: tuple[int, float] | None = None
         self._status: dict[str, float] = {}
 
@@ -59,7 +59,7 @@ class Progress(ProgressBar):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._began = None
-        self._printed = None
+        self._printed = ""
         self._status = {}
         self._drawn = float("-inf") if self.console.is_terminal else time.monotonic()
         if self._enabled and self.console.is_terminal:
@@ -84,9 +84,9 @@ class Progress(ProgressBar):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._enabled and self._began is not None:
-            step = trainer.global_step
+            self._status |= getattr(pl_module, "status", {})
             self._close()
-            if self._printed != step:  # the final figures stay on the screen, also of a transient bar
+            if self._printed != self._line(trainer):  # the last figures stay on the screen
                 self._print_line(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -132,9 +132,8 @@ class Progress(ProgressBar):
             self._print_line(trainer, what)
 
     def _print_line(self, trainer: Trainer, what: str = "train") -> None:
-        self._printed = trainer.global_step
-        line = self._line(trainer)
-        self.console.print(f"{what}  {line}", markup=False, highlight=False, soft_wrap=True)
+        self._printed = self._line(trainer)
+        self.console.print(f"{what}  {self._printed}", markup=False, highlight=False, soft_wrap=True)
 
     def _line(self, trainer: Trainer) -> str:
         step, total = trainer.global_step, trainer.max_steps
