@@ -10,7 +10,7 @@ import pytest
 from tests.training.runs import differences, make, outcome, run
 from triform.run.folder import RunFolder
 
-PLACES = {"micro-batch": 24, "update": 12, "validation": 5, "save": 6, "write": 12, "rename": 20}
+PLACES = {"micro-batch": 24, "update": 12, "validation": 3, "save": 6, "write": 12, "rename": 20}
 """Where a run is killed, and how often it comes by there at least."""
 
 
