@@ -8,11 +8,8 @@ READY := $(VENV)/ready
 BIN := $(VENV)/bin
 ARGS ?=
 
-# PyPI's torch for Linux brings gigabytes of CUDA, of no use without an NVIDIA GPU. Where pip has been told its own
-# sources, or a GPU is there, they decide. Set TORCH_INDEX= to do without.
-ifeq ($(PIP_INDEX_URL)$(PIP_EXTRA_INDEX_URL)$(PIP_FIND_LINKS)$(shell command -v nvidia-smi),)
-TORCH_INDEX ?= --extra-index-url https://download.pytorch.org/whl/cpu
-endif
+# Where packages come from is pip's own business (pip.conf, PIP_* variables); more of its arguments: make setup PIP_ARGS=...
+PIP_ARGS ?=
 
 # One thread: beside another busy process two OpenMP threads are many times slower than one.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
@@ -67,5 +64,5 @@ $(READY): pyproject.toml constraints.txt
 		echo "error: $$found cannot make a virtual environment; install its venv module (Debian, Ubuntu: apt install python3-venv)" >&2; \
 		exit 1; \
 	fi; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH_INDEX) -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
 	@touch $@
