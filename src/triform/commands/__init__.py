@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-from triform.run.errors import BAD_INPUT, FAILED, FINISHED, nearest, report
+from triform.run.errors import FAILED, FINISHED, BadInput, nearest, report
 
 COMMANDS = {
     "train": "train a model; the same as python train.py",
@@ -22,8 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     if name in ("-h", "--help", "help"):
         return _help(rest)
     if name not in COMMANDS:
-        print(f"error: {name}: no such command{nearest(name, COMMANDS)}; there are {', '.join(COMMANDS)}", file=sys.stderr)
-        return BAD_INPUT
+        hint = nearest(name, COMMANDS)
+        return report(BadInput(f"{name}: no such command{hint}; there are {', '.join(COMMANDS)}"))
     try:
         return int(import_module(f"triform.commands.{name}").main(rest))
     except KeyboardInterrupt:
@@ -43,5 +43,6 @@ def _help(topics: list[str]) -> int:
     print("Train Transformers of three forms from one set of parts, and use them.\n")
     for name, what in COMMANDS.items():
         print(f"  triform {name:<9} {what}")
-    print("\n`triform COMMAND --help` says more. RUN is the folder that a run prints as its last line, or a checkpoint in it.")
+    print("\n`triform COMMAND --help` says more.")
+    print("RUN is the folder that a run prints as its last line, or a checkpoint in it.")
     return FINISHED

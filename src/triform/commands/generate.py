@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
     """Print what a trained model makes of each prompt."""
     made = parser(
         "generate",
-        "A decoder continues a prompt; a model of pairs answers it. Prompts are --prompt, or the lines of standard input.",
+        "A decoder continues a prompt; a model of pairs answers it. Prompts: --prompt, or lines of standard input.",
     )
     made.add_argument("--prompt", action="append", help="a text; may be given more than once")
     made.add_argument("--max-new-tokens", type=int, default=200, metavar="N", help="tokens at most (default: 200)")
@@ -33,7 +33,9 @@ def main(arguments: list[str]) -> int:
     answer = getattr(loaded.objective, "answer", None)
     if answer is None and loaded.family != "decoder":
         task = type(loaded.objective).__name__
-        raise BadInput(f"{options.run} is an {loaded.family} trained for {task}, which writes nothing; triform evaluate measures it")
+        raise BadInput(
+            f"{options.run}: an {loaded.family} trained on {task} writes nothing; measure it with triform evaluate"
+        )
     for prompt in prompts:
         if answer is not None:
             print(answer(loaded.model, [loaded.tokenizer.encode(prompt)])[0], flush=True)

@@ -7,7 +7,9 @@ if TYPE_CHECKING:
     from triform.run.folder import RunFolder
 
 
-def main(arguments: Sequence[str] | None = None, finish: "Callable[[RunFolder, Sequence[str]], None] | None" = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, finish: "Callable[[RunFolder, Sequence[str]], None] | None" = None
+) -> int:
     """Do what `python train.py ARGUMENTS` says (default: this process's own) and return the exit code.
 
     0 finished, 1 failed, 2 bad input, 75 preempted.

@@ -36,6 +36,8 @@ _POSITIVE = (
     "trainer.gradient_clip",
 )
 _FRACTIONAL = ("trainer.max_epochs", "trainer.max_hours", "trainer.gradient_clip")
+WHOLE = tuple(key for key in _POSITIVE if key not in _FRACTIONAL)
+"""The runner's own keys that are counts."""
 _OPTIONAL = (
     "data.batch_size",
     "data.batch_tokens",
@@ -114,7 +116,8 @@ def check_values(config: Mapping[str, Any]) -> None:
         value = _get(config, key)
         if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):
             names = ["null" if choice is None else str(choice).lower() for choice in choices]
-            raise BadInput(f"{key}={_show(value)} is not known{nearest(str(value), names)}; set one of {', '.join(names)}")
+            near = nearest(str(value), names)
+            raise BadInput(f"{key}={_show(value)} is not known{near}; set one of {', '.join(names)}")
     for key in _POSITIVE:
         value = _get(config, key)
         if value is None and key in _OPTIONAL:
@@ -229,8 +232,9 @@ def check_relations(config: Mapping[str, Any]) -> None:
     kinds, families = _attribute(task, "kinds", "task"), _attribute(task, "families", "task")
     if kind not in kinds:
         fitting = _tasks(lambda other: kind in other.kinds and family in other.families, trust)
-        remedy = f"set task={' or task='.join(fitting)}" if fitting else f"choose a data set of {' or '.join(kinds)}"
-        raise BadInput(f"task: {task.__name__} learns from {' or '.join(kinds)}, not from data of kind {kind}; {remedy}")
+        learns = " or ".join(kinds)
+        remedy = f"set task={' or task='.join(fitting)}" if fitting else f"choose a data set of {learns}"
+        raise BadInput(f"task: {task.__name__} learns from {learns}, not from data of kind {kind}; {remedy}")
     if family not in families:
         fitting = _tasks(lambda other: kind in other.kinds and family in other.families, trust)
         remedy = f"set model={' or model='.join(families)}" + (f", or task={' or '.join(fitting)}" if fitting else "")
@@ -248,10 +252,35 @@ def check_relations(config: Mapping[str, Any]) -> None:
             )
 
 
+def check_reach(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse an override of what an encoder-decoder's stacks share where each stack has its own.
+
+    Args:
+        overrides: what the user typed.
+    """
+    stacks = {name: config["model"].get(name) for name in ("encoder", "decoder")}
+    if not all(isinstance(stack, Mapping) for stack in stacks.values()):
+        return
+    for override in overrides:
+        key = override.partition("=")[0].lstrip("+")
+        shared = key.replace("/", ".").split(".")
+        if "@" in key or len(shared) < 2 or shared[0] != "model" or shared[1] in stacks:
+            continue
+        own = [f"model.{name}.{shared[1]}" for name, stack in stacks.items() if stack.get(shared[1]) is not None]
+        takes = [name for name, stack in stacks.items() if shared[1] in stack]
+        if takes and len(own) == len(takes) and not _inherited(shared[1], stacks):
+            raise BadInput(f"{override} reaches no stack: {' and '.join(own)} are set; change those, or leave them out")
+
+
+def _inherited(part: str, stacks: Mapping[str, Any]) -> bool:
+    """Whether cross-attention still takes the shared part."""
+    return part == "attention" and stacks["decoder"].get("cross_attention") is None
+
+
 def _attribute(target: Any, name: str, group: str) -> Any:
     value = getattr(target, name, None)
     if value is None:
-        raise BadInput(f"{group}._target_: {target.__name__} has no '{name}'; choose a class that is meant as a {group}")
+        raise BadInput(f"{group}._target_: {target.__name__} has no '{name}'; name a class meant as a {group}")
     return value
 
 

@@ -2,12 +2,15 @@
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from triform.run.errors import FAILED, FINISHED, report
+from triform.run.errors import FAILED, FINISHED, BadInput, report
 from triform.run.folder import RunFolder
 
+_NOT_OURS = ("hydra.run.dir", "hydra.output_subdir", "hydra.job.chdir")
 Finish = Callable[[RunFolder, Sequence[str]], None]
 
 
@@ -42,14 +45,31 @@ def show_help(arguments: Sequence[str]) -> int:
     return FINISHED
 
 
+def parsed(arguments: Sequence[str]) -> Namespace:
+    """The command line as Hydra reads it: its flags, and `overrides`.
+
+    Raises:
+        BadInput: a flag that Hydra does not know, or a key that would take a run's files elsewhere.
+    """
+    from hydra._internal.utils import get_args_parser
+
+    def complain(message: str) -> NoReturn:
+        raise BadInput(f"{message}; python train.py --help shows what there is")
+
+    parser = get_args_parser()
+    parser.error = complain  # type: ignore[method-assign]
+    found = parser.parse_args(list(arguments))
+    for override in found.overrides:
+        key = override.partition("=")[0].lstrip("+")
+        if key in _NOT_OURS or key.startswith("hydra.sweep."):
+            raise BadInput(f"{override}: a run has one folder, in paths.outputs; set paths.outputs or name instead")
+    return found
+
+
 def config_folders(arguments: Sequence[str]) -> list[Path]:
     """Folders given by `--config-dir` (`-cd`)."""
-    folders = []
-    for index, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name in ("--config-dir", "-cd"):
-            folders += [Path(value if equals else arguments[index + 1])] if equals or arguments[index + 1 :] else []
-    return folders
+    folder = parsed(arguments).config_dir
+    return [] if folder is None else [Path(folder)]
 
 
 def _hydra(arguments: Sequence[str], finish: Finish | None) -> int:

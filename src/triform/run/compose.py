@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
@@ -73,7 +75,7 @@ def composed(overrides: Sequence[str], folders: Sequence[Path], config_name: str
         GlobalHydra.instance().hydra = before
 
 
-def plain(config: DictConfig, hydra: DictConfig | None = None) -> dict[str, Any]:
+def plain(config: DictConfig, hydra: Any = None) -> dict[str, Any]:
     """The config as plain dicts and lists, every interpolation resolved, without Hydra's own node.
 
     Args:
@@ -84,7 +86,7 @@ def plain(config: DictConfig, hydra: DictConfig | None = None) -> dict[str, Any]
     """
     hydra = config.hydra if hydra is None else hydra
     choices = {str(group): option for group, option in hydra.runtime.choices.items()}
-    own = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
         resolved = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
@@ -117,14 +119,21 @@ def explain(error: BaseException, overrides: Sequence[str], folders: Sequence[Pa
         link = link.__cause__ or link.__context__
     if any(isinstance(link, BadInput) for link in chain):
         return next(link for link in chain if isinstance(link, BadInput))
+    if isinstance(error, OverrideParseException):
+        key, equals, value = (error.override or "").partition("=")
+        bare = value.strip("\"' ")
+        remedy = f"quote the value: '{key}=\"{bare}\"'" if equals else "write key=value or group=option"
+        return BadInput(f"{error.override}: cannot be read as key=value; {remedy}")
     text = "\n".join(str(link) for link in chain)
 
     if match := re.search(r"Could not find '([^']+)'", text):
         group, _, option = match[1].rpartition("/")
         options = sorted(set(groups(*folders).get(group, [])))
         if options:
-            return BadInput(f"{group}={option}: no such option{nearest(option, options)}; there are {', '.join(options)}")
-        return BadInput(f"{match[1]}: no such config file")
+            near = nearest(option, options)
+            return BadInput(f"{group}={option}: no such option{near}; there are {', '.join(options)}")
+        hint = "; is its Hydra plugin installed?" if group.startswith("hydra/") else ""
+        return BadInput(f"{group}={option}: no such option{hint}" if group else f"{option}: no such config file")
     match = re.search(r"Could not (?:override|append to config\. .*?)? ?'([^']+)'", text) or re.search(
         r"Could not delete from config\. '([^']+)'", text
     )
@@ -139,40 +148,61 @@ def explain(error: BaseException, overrides: Sequence[str], folders: Sequence[Pa
     if match := re.search(r"Ambiguous value for argument '([^']+)'", text):
         key, _, value = match[1].partition("=")
         return BadInput(f"{match[1]}: several values; write {key}=[{value}] for a list, or add -m to run each of them")
-    if match := re.search(r"Error parsing override '(.*?)'\s+(.*)", text, re.DOTALL):
-        cause = match[2].split("See https")[0].strip().splitlines()
-        key, equals, value = match[1].partition("=")
-        remedy = f"""; quote the value: '{key}="{value}"'""" if equals else "; write key=value"
-        return BadInput(f"{match[1]}: {one_line(ValueError(cause[0] if cause else ''))}{remedy}")
     first = next((str(link) for link in reversed(chain) if str(link)), type(error).__name__)
     return BadInput(one_line(ValueError(first.split("See https")[0])))
 
 
 def unknown_key(key: str, overrides: Sequence[str], folders: Sequence[Path] = (), group: str = "") -> BadInput:
-    """The refusal of a key that nothing reads, with the nearest right one."""
-    known = set(groups(*folders))
-    for kept in ([o for o in overrides if o.partition("=")[0].partition("@")[0] in known], []):
-        if kept == list(overrides):
-            continue
+    """The refusal of a key that nothing reads, with the nearest right one.
+
+    Args:
+        overrides: what was typed; the groups in it decide which keys there are.
+        group: the config group, where `key` was taken for one.
+    """
+    known = groups(*folders)
+    if group.partition("@")[0] in known:
+        return BadInput(f"{group}: there is no such choice in this model; python train.py --help {key} shows the group")
+    names = list(keys(_composable(overrides, folders, set(known))))
+    inner, _, last = key.rpartition(".")
+    siblings = [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == inner]
+    siblings = [name for name in siblings if not name.startswith("_")]
+    same_end = sorted((name for name in names if name.rpartition(".")[2] == last), key=lambda name: name.count("."))
+    remedy = "; python train.py --help lists them"
+    if having := [option for option in known.get(inner, []) if _states(inner, option, last)]:
+        remedy = f" with the {inner} chosen; it belongs to {', '.join(f'{inner}={option}' for option in having)}"
+    elif inner and (hint := nearest(last, siblings)):
+        remedy = hint.replace("mean '", f"mean '{inner}.") + remedy
+    elif same_end:
+        remedy = f" (did you mean '{same_end[0]}'?)" + remedy
+    elif inner and siblings:
+        remedy = f"; {inner} has {', '.join(siblings)}"
+    elif inner:
+        remedy = nearest(key, names) + remedy
+    else:
+        ends = {name.rpartition(".")[2]: name for name in sorted(names, key=lambda name: -name.count("."))}
+        ends |= {name: name for name in known}
+        close = get_close_matches(key, ends, n=1)
+        remedy = (f" (did you mean '{ends[close[0]]}'?)" if close else "") + remedy
+    return BadInput(f"{key}: no such key{remedy}")
+
+
+def _composable(overrides: Sequence[str], folders: Sequence[Path], known: set[str]) -> dict[Any, Any]:
+    """The config with as much of `overrides` as chooses options and composes."""
+    choosing = [override for override in overrides if override.partition("=")[0].partition("@")[0] in known]
+    for kept in ([choosing] if choosing != list(overrides) else []) + [[]]:
         try:
-            config = composed(kept, folders)
-            break
+            config = composed(with_recipe(kept, folders), folders)
         except BadInput:
             continue
-    else:
-        config = composed([], ())
-    names = [*keys(OmegaConf.to_container(OmegaConf.masked_copy(config, [k for k in config if k != "hydra"])))]
-    inner, _, last = key.rpartition(".")
-    candidates = [name for name in names if name.rpartition(".")[0] == inner]
-    siblings = [name.rpartition(".")[2] for name in candidates]
-    hint = nearest(last, siblings)
-    if hint and inner:
-        hint = hint.replace("mean '", f"mean '{inner}.")
-    hint = hint or nearest(key, [*names, *known]) or nearest(last, [name for name in names if "." not in name])
-    if not hint:
-        ends = [name for name in names if name.rpartition(".")[2] == last]
-        hint = f" (did you mean '{ends[0]}'?)" if ends else ""
-    if group in known:
-        return BadInput(f"{group}: this model has no such part to choose")
-    listing = "" if hint or not siblings else f"; {inner or 'the config'} has {', '.join(sorted(siblings))}"
-    return BadInput(f"{key}: no such key{hint}{listing}; python train.py --help lists them")
+        own = OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"])
+        found = OmegaConf.to_container(own)
+        assert isinstance(found, dict)
+        return found
+    return {}
+
+
+def _states(group: str, option: str, key: str) -> bool:
+    """Whether the file of a group's option has a key."""
+    file = conf_dir() / group / f"{option}.yaml"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return re.search(rf"^{re.escape(key)}:", text, re.MULTILINE) is not None

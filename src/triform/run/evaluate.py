@@ -13,9 +13,7 @@ from triform.run.parts import data
 from triform.training.hardware import pick_accelerator
 
 
-def evaluate(
-    run: str | Path, split: str | None = None, trust: Sequence[str] = ()
-) -> tuple[str, dict[str, float]]:
+def evaluate(run: str | Path, split: str | None = None, trust: Sequence[str] = ()) -> tuple[str, dict[str, float]]:
     """The split, with loss and the task's measures over every example of it, each once; loss in nats per target.
 
     Args:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from triform.run.check import check, devices
+from triform.run.check import WHOLE, check, check_reach, devices
 from triform.run.errors import BAD_INPUT, FAILED, FINISHED, PREEMPTED, BadInput, one_line, report
 from triform.run.folder import RunFolder, create, write_whole
 from triform.run.log import recorded
@@ -41,6 +41,7 @@ def run(
         ValueError: bad input; no run folder was made.
     """
     config = settled(config)
+    check_reach(config, overrides)
     if Launcher.started_us():
         return _run_launched(config, overrides, finish)
     if config["trainer"]["num_nodes"] != 1:
@@ -112,12 +113,19 @@ def created(
 
 
 def settled(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with absolute paths, so that it means the same from any folder."""
+    """The config with absolute paths, so that it means the same from any folder, and whole numbers as such."""
     config = {key: dict(value) if isinstance(value, Mapping) else value for key, value in config.items()}
     for name, path in config.get("paths", {}).items():
         if isinstance(path, str) and path:
             config["paths"][name] = os.path.abspath(os.path.expanduser(path))
+    for key in WHOLE:  # 1e9 is a whole number, too
+        section, _, name = key.rpartition(".")
+        value = config.get(section, {}).get(name)
+        if isinstance(value, float) and value.is_integer():
+            config[section][name] = int(value)
     data = config.get("data", {})
+    if data.get("batch_tokens") is not None:
+        data["batch_size"] = None  # the default of which need not be taken back
     for name in ("train_files", "validation_files", "test_files"):
         if data.get(name) is not None:
             files = data[name]
@@ -146,7 +154,12 @@ def checked(config: Mapping[str, Any]) -> "Prepared":
     prepared = data(config, progress=sys.stderr.isatty())
     made = parts(config, prepared)
     with torch.device("meta"):
-        made.model_factory()
+        model = made.model_factory()
+    try:
+        made.optimizer(model)
+        made.schedule(0, 1)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"optimizer, scheduler: {one_line(error)}; see python train.py --help optimizer") from error
     return prepared
 
 
@@ -230,9 +243,9 @@ def rank_main(
 def publish(folder: RunFolder, trackers: Sequence[Any]) -> None:
     """Show the trackers the run's pictures, where they have a place for them."""
     for tracker in trackers:
-        show = getattr(tracker, "log_image", None)
-        for picture in sorted(folder.plots.glob("*.png")) if show is not None else ():
-            show(picture.stem, picture)
+        if hasattr(tracker, "log_image"):
+            for picture in sorted(folder.plots.glob("*.png")):
+                tracker.log_image(picture.stem, picture)
 
 
 def mark(folder: RunFolder, **values: Any) -> None:

@@ -36,9 +36,7 @@ def launch(count: int, target: Callable[..., int], arguments: tuple[Any, ...]) -
     return start_all([{**shared, "LOCAL_RANK": str(rank)} for rank in range(count)], target, arguments)
 
 
-def start_all(
-    environments: Sequence[Mapping[str, str]], target: Callable[..., int], arguments: tuple[Any, ...]
-) -> int:
+def start_all(environments: Sequence[Mapping[str, str]], target: Callable[..., int], arguments: tuple[Any, ...]) -> int:
     """Call `target(*arguments)` in a process for each environment, which is added to this one's.
 
     Returns the exit code of the first process that did not end with 0. When one ends, the others must follow or are

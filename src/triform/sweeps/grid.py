@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from triform.run.check import check_reach
 from triform.run.compose import composed, plain, with_recipe
 from triform.run.errors import BAD_INPUT, FAILED, FINISHED, PREEMPTED, BadInput, one_line, report
 from triform.run.folder import RunFolder
@@ -111,6 +112,7 @@ def plan(config: DictConfig, arguments: Sequence[str]) -> list[Job]:
         try:
             words = with_recipe(combination, folders)
             job = settled(plain(composed(words, folders, str(hydra.job.config_name))))
+            check_reach(job, combination)
             checked(job)
         except ValueError as error:
             raise BadInput(f"{one_line(error)} (in the run with {varied})" if varied else one_line(error)) from error
