@@ -12,7 +12,7 @@ from triform.data.sources.pairs import PairFiles
 from triform.data.sources.text import TextFiles
 from triform.data.tokenizers import Char
 
-multiprocessing.set_forkserver_preload(["lightning.pytorch", "triform.data.module"])  # or each worker imports them
+multiprocessing.set_forkserver_preload(["lightning.pytorch", "triform.data.stream"])  # or each worker imports them
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 

@@ -90,6 +90,19 @@ def test_a_fault_leaves_nothing(tmp_path: Path) -> None:
     assert folders(cache) == []
 
 
+def test_what_a_killed_process_left_is_swept_up(tmp_path: Path) -> None:
+    folder = prepare(Dates(9, 2, 2, 0), Char(), tmp_path, progress=False).folder
+    folder.rename(tmp_path / f"{folder.name}.abc.tmp")
+    assert prepare(Dates(9, 2, 2, 0), Char(), tmp_path, progress=False).folder == folder
+    assert folders(tmp_path) == [folder]
+
+
+def test_refuses_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ValueError, match=r"file/cache cannot be written \(.*\); set paths\.cache"):
+        prepare(Dates(9, 2, 2, 0), Char(), tmp_path / "file" / "cache", progress=False)
+
+
 def test_refuses_a_label_that_training_has_not(labelled: Callable[..., Prepared]) -> None:
     with pytest.raises(ValueError, match=r"label 'c' of the split validation .*has a, b; check data\.label_column"):
         labelled([("x", "a"), ("y", "b")], [("z", "c")])

@@ -1,101 +1,14 @@
 """Batches for Lightning: one stream of micro-batches from the first optimizer step to the last."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from triform.data.order import Order, cut, held_out_batches
-from triform.data.prepare import Prepared, Split
-from triform.data.rows import TextRows, training_rows
-
-LOADER = ("seq_len", "batch_size", "batch_tokens", "num_workers")
-"""Keys of `data` in the configuration that are the loaders', not the source's."""
-
-Collate = Callable[[list[dict[str, Any]], list[tuple[int, int]]], dict[str, Any]]
-
-
-class _Examples:
-    """A split as numbered examples: rows of running text, or the split's own."""
-
-    def __init__(self, split: Split, seq_len: int, seed: int, train: bool) -> None:
-        self.split, self.seq_len, self.seed, self.train = split, seq_len, seed, train
-        self.epoch = -1
-        self.rows: Split | TextRows = split
-
-    def of_epoch(self, epoch: int) -> Split | TextRows:
-        if self.split.kind == "text" and epoch != self.epoch:
-            if self.train:
-                self.rows = training_rows(self.split, self.seq_len, self.seed, epoch)
-            else:
-                self.rows = TextRows(self.split, self.seq_len, offset=0)
-        self.epoch = epoch
-        return self.rows
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens read of each example: what a row longer than `seq_len` has beyond it is not."""
-        if self.split.kind == "text":
-            return np.full((len(self.of_epoch(0)), 1), self.seq_len)
-        return np.minimum(self.split.lengths, self.seq_len)
-
-
-class _MicroBatches(Dataset):
-    """Item k is micro-batch k % accumulate of optimizer step k // accumulate, as this rank reads it."""
-
-    def __init__(
-        self,
-        examples: _Examples,
-        order: Order,
-        collate: Collate,
-        world: int,
-        rank: int,
-        accumulate: int,
-        overfit: bool,
-    ) -> None:
-        self.examples, self.order, self.collate = examples, order, collate
-        self.world, self.rank, self.accumulate, self.overfit = world, rank, accumulate, overfit
-
-    def __getitem__(self, k: int) -> dict[str, Any]:
-        step, micro = divmod(k, self.accumulate)
-        epoch, batch = self.order.batch(0 if self.overfit else step)
-        indices = cut(batch, self.world, self.accumulate, self.rank, micro).tolist()
-        rows = self.examples.of_epoch(epoch)
-        return self.collate([rows[i] for i in indices], [(epoch, i) for i in indices])
-
-
-class _HeldOut(Dataset):
-    """The batches of a split that one rank reads."""
-
-    def __init__(self, examples: _Examples, batches: list[np.ndarray], collate: Collate) -> None:
-        self.examples, self.batches, self.collate = examples, batches, collate
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, k: int) -> dict[str, Any]:
-        indices = self.batches[k].tolist()
-        rows = self.examples.of_epoch(0)
-        return self.collate([rows[i] for i in indices], [(0, i) for i in indices])
-
-
-class _From(Sampler[int]):
-    """From `start` to `stop`, but as long as from 0: Lightning adds what it read before it resumed."""
-
-    def __init__(self, start: int, stop: int) -> None:
-        self.start, self.stop = start, stop
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.start, self.stop))
-
-    def __len__(self) -> int:
-        return self.stop
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
+from triform.data.order import Order, held_out_batches
+from triform.data.prepare import Prepared
+from triform.data.stream import Collate, Examples, From, HeldOut, MicroBatches, as_it_is
 
 
 class DataModule(pl.LightningDataModule):
@@ -153,10 +66,10 @@ class DataModule(pl.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         world, rank = self._place()
-        examples = _Examples(self.prepared.splits["train"], self.seq_len, self.seed, train=True)
-        stream = _MicroBatches(examples, self.order, self.collate, world, rank, self.accumulate, self.overfit)
+        examples = Examples(self.prepared.splits["train"], self.seq_len, self.seed, train=True)
+        stream = MicroBatches(examples, self.order, self.collate, world, rank, self.accumulate, self.overfit)
         start = self.trainer.global_step if self.trainer is not None else 0
-        return self._loader(stream, _From(start * self.accumulate, self.total_steps * self.accumulate))
+        return self._loader(stream, From(start * self.accumulate, self.total_steps * self.accumulate))
 
     def val_dataloader(self) -> DataLoader:
         return self.loader("validation")
@@ -176,12 +89,12 @@ class DataModule(pl.LightningDataModule):
                 f"give data.{split}_files or name one of these"
             )
         world, rank = self._place()
-        examples = _Examples(self.prepared.splits[split], self.seq_len, self.seed, train=False)
+        examples = Examples(self.prepared.splits[split], self.seq_len, self.seed, train=False)
         parts = world * self.accumulate
         batches = held_out_batches(examples.lengths, self.batch_size, self.batch_tokens, parts)[rank::world]
         # A rank without a batch gets an empty one, lest it miss what all ranks do together.
-        dataset = _HeldOut(examples, batches or [np.empty(0, dtype=np.int64)], self.collate)
-        return self._loader(dataset, _From(0, len(dataset)))
+        dataset = HeldOut(examples, batches or [np.empty(0, dtype=np.int64)], self.collate)
+        return self._loader(dataset, From(0, len(dataset)))
 
     def _loader(self, dataset: Dataset, sampler: Sampler[int]) -> DataLoader:
         workers: dict[str, Any] = {}
@@ -191,7 +104,7 @@ class DataModule(pl.LightningDataModule):
             dataset,
             batch_size=None,
             sampler=sampler,
-            collate_fn=_as_it_is,
+            collate_fn=as_it_is,
             num_workers=self.num_workers,
             **workers,
         )
@@ -206,7 +119,7 @@ def training_order(
     prepared: Prepared, seq_len: int, batch_size: int | None, batch_tokens: int | None, seed: int
 ) -> Order:
     """The order in which a run reads its training examples; refuses what `Order` refuses."""
-    examples = _Examples(prepared.splits["train"], seq_len, seed, train=True)
+    examples = Examples(prepared.splits["train"], seq_len, seed, train=True)
     return Order(examples.lengths, batch_size, batch_tokens, seed)
 
 

@@ -163,20 +163,33 @@ def prepare(source: Source, recipe: Recipe, cache_dir: Path, progress: bool) -> 
         progress: show on a terminal what is being done.
 
     Raises:
-        ValueError: `source` has a fault, a split is empty, or a held-out label does not occur in training.
+        ValueError: `source` has a fault, a split is empty, a held-out label does not occur in training, or
+            `cache_dir` cannot be written.
     """
     source.check()
     key = digest([source.fingerprint(), repr(recipe), tokenizers.__version__, str(FORMAT)])
     folder = cache_dir / key
     if not folder.is_dir():
-        cache_dir.mkdir(parents=True, exist_ok=True)
+        _check_writable(cache_dir)
         with FileLock(cache_dir / f"{key}.lock"):
             if not folder.is_dir():
                 _make(source, recipe, folder, progress)
     return Prepared.open(folder)
 
 
+def _check_writable(cache_dir: Path) -> None:
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache_dir).close()
+    except OSError as error:
+        raise ValueError(
+            f"prepare: {cache_dir} cannot be written ({error.strerror}); set paths.cache to a folder that can"
+        ) from None
+
+
 def _make(source: Source, recipe: Recipe, folder: Path, progress: bool) -> None:
+    for leftover in folder.parent.glob(f"{folder.name}.*.tmp"):  # of a process that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".tmp", dir=folder.parent))
     try:
         with _status(progress) as say:
