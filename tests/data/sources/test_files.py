@@ -90,6 +90,11 @@ class TestColumns:
     def test_own_names_are_found(self, tmp_path: Path) -> None:
         assert columns(table(tmp_path, "label\ttext\n1\tab\n"), text=None, label=None) == [["ab"], ["1"]]
 
+    def test_the_only_column_left(self, tmp_path: Path) -> None:
+        path = table(tmp_path, "sentence\tlabel\nab\t1\n")
+        assert columns(path, text=None, label=None) == [["ab"], ["1"]]
+        assert columns(path, text="sentence", label=None) == [["ab"], ["1"]]
+
     def test_csv_with_quotes_and_line_breaks(self, tmp_path: Path) -> None:
         path = table(tmp_path, 'text,label\n"a, ""b""\nc",1\n', "x.csv")
         assert columns(path, text=None, label=None) == [['a, "b"\nc'], ["1"]]
@@ -108,7 +113,8 @@ class TestColumns:
         [
             ("x.tsv", "text\tlabel\na\t1\n", "lable", r"data\.label_column=lable is no column .*mean label\?"),
             ("x.tsv", "a\t1\n", 2, r"data\.label_column=2 is no column of .*x\.tsv, which has 2; count from 0 to 1"),
-            ("x.tsv", "text\tclass\na\t1\n", None, r"data\.label_column=label is no column .*has text, class"),
+            ("x.tsv", "text\tclass\tn\na\t1\t2\n", None, r"data\.label_column=label is no column .*has text, class"),
+            ("x.tsv", "a good one\t1\n", "lable", r"data\.label_column=lable is no column .*a number from 0"),
             ("x.txt", "a,1\n", None, r"data\.label_column=null, so 1, is no column .*which has 1; .*\.tsv or \.csv"),
             ("x.jsonl", '{"text": "a", "class": 1}\n', None, r"data\.label_column=label .*x\.jsonl, line 1, which has"),
         ],

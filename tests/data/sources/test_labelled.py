@@ -25,17 +25,15 @@ def test_a_wrong_label_column_is_refused_before_anything_is_read(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("train", "dev", "text_column", "n_rows", "n_positive"),
+    ("train", "dev", "n_rows", "n_positive"),
     [
-        ("train.tsv", "dev.tsv", None, 6920, 3610),
-        ("glue/train.tsv.gz", "glue/dev.tsv", "sentence", 67349, None),
+        ("train.tsv", "dev.tsv", 6920, 3610),
+        ("glue/train.tsv.gz", "glue/dev.tsv", 67349, None),
     ],
 )
-def test_sst2(
-    shared: Path, tmp_path: Path, train: str, dev: str, text_column: str | None, n_rows: int, n_positive: int | None
-) -> None:
+def test_sst2(shared: Path, tmp_path: Path, train: str, dev: str, n_rows: int, n_positive: int | None) -> None:
     folder = shared / "sst2"
-    source = LabelledFiles(str(folder / train), str(folder / dev), None, 0.1, text_column, None)
+    source = LabelledFiles(str(folder / train), str(folder / dev), None, 0.1, None, None)
     source.check()
     rows = source.load()
     assert len(rows["train"]) == n_rows

@@ -111,7 +111,7 @@ def read_columns(path: Path, key: str, columns: dict[str, Column]) -> list[list[
 
     A .tsv is split at tabs and knows no quotes; a .csv follows RFC 4180; each line of a .jsonl is an object. A table
     has a header if a column is given by name, or if all are null and its first row holds one of their own names. A
-    null column is the one of its own name; failing that, in a table without a header, the one in its place.
+    null column is the one of its own name, or the only one left; in a table without a header, the one in its place.
 
     Args:
         columns: name or number from 0 by what the column is, such as {"text": None, "label": "class"}; the key
@@ -176,18 +176,27 @@ def _places(path: Path, first: list[str], columns: dict[str, Column]) -> tuple[l
     named = any(isinstance(value, str) for value in columns.values())
     unset = all(value is None for value in columns.values())
     has_header = named or (unset and any(name in first for name in columns))
-    places = []
-    for place, (name, value) in enumerate(columns.items()):
+    places: dict[str, int] = {}
+    for name, value in columns.items():  # what the user set, before what follows from it
         key = f"data.{name}_column"
         if isinstance(value, int):
-            places.append(_checked_place(path, value, len(first), f"{key}={value}"))
-        elif has_header and (value or name) in first:
-            places.append(first.index(value or name))
-        elif has_header:
-            raise ValueError(_no_column(path, key, value or name, first))
-        else:
-            places.append(_checked_place(path, place, len(first), f"{key}=null, so {place},"))
-    return places, has_header
+            places[name] = _checked_place(path, value, len(first), f"{key}={value}")
+        elif value is not None:
+            if value not in first:
+                raise ValueError(_no_column(path, key, value, first))
+            places[name] = first.index(value)
+    for place, (name, value) in enumerate(columns.items()):
+        if value is None and not has_header:
+            places[name] = _checked_place(path, place, len(first), f"data.{name}_column=null, so {place},")
+        elif value is None and name in first:
+            places[name] = first.index(name)
+    missing = [name for name in columns if name not in places]
+    left = [place for place in range(len(first)) if place not in places.values()]
+    if len(missing) == len(left) == 1:
+        places[missing[0]] = left[0]
+    elif missing:
+        raise ValueError(_no_column(path, f"data.{missing[0]}_column", missing[0], first))
+    return [places[name] for name in columns], has_header
 
 
 def _checked_place(path: Path, place: int, n_columns: int, setting: str) -> int:

@@ -29,8 +29,9 @@ class LabelledFiles:
         validation_files: the same; None: a share of the training rows.
         test_files: the same; None: there is no test split.
         validation_fraction: that share, of distinct texts, chosen by a hash of the text.
-        text_column: name, or number from 0 if the table has no header; None: "text" if there is such a name, else 0.
-        label_column: the same; None: "label", else 1.
+        text_column: name, or number from 0 if the table has no header; None: "text", else the only one left, or 0 if
+            there is no header.
+        label_column: the same; None: "label", else the only one left, or 1.
 
     Raises:
         ValueError: `validation_fraction` is not between 0 and 1. `check`: a file is missing or empty, or a column is

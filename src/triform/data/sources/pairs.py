@@ -34,9 +34,9 @@ class PairFiles:
         validation_files: the same; None: a share of the training pairs.
         test_files: the same; None: there is no test split.
         validation_fraction: that share, of distinct sources, chosen by a hash of the source.
-        source_column: of a table: name, or number from 0 if it has no header; None: "source" if there is such a name,
-            else 0.
-        target_column: the same; None: "target", else 1.
+        source_column: of a table: name, or number from 0 if it has no header; None: "source", else the only one left,
+            or 0 if there is no header.
+        target_column: the same; None: "target", else the only one left, or 1.
 
     Raises:
         ValueError: `validation_fraction` is not between 0 and 1. `check`: a file is missing or empty, a column is not
