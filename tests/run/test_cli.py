@@ -1,0 +1,151 @@
+"""What the command line refuses: in one line, with exit code 2, leaving nothing behind."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from triform.run import main
+
+TRAIN = Path(__file__).parents[2] / "train.py"
+
+REFUSED = [
+    # keys and groups
+    (["typo=3"], ["typo: no such key"]),
+    (["+typo=3"], ["typo: no such key"]),
+    (["++trainer.max_stepz=3"], ["trainer.max_stepz: no such key", "did you mean 'max_steps'?"]),
+    (["+model.nheads=3"], ["model.nheads: EncoderDecoder takes no such key", "did you mean 'n_heads'?"]),
+    (["+optimizer.betaz=3"], ["optimizer.betaz: adamw takes no such key", "did you mean 'betas'?"]),
+    (["optimizer.lrr=2"], ["optimizer.lrr: no such key", "did you mean 'optimizer.lr'?"]),
+    (["d_model=64"], ["did you mean 'model.d_model'?"]),
+    (["batchsize=3"], ["did you mean 'data.batch_size'?"]),
+    (["modell=decoder"], ["modell: no such key", "did you mean 'model'?"]),
+    (["model=decodr"], ["model=decodr: no such option", "did you mean 'decoder'?"]),
+    (["model/attention=sliding"], ["no such option", "grouped_query, multi_head, sliding_window"]),
+    (["model/attentionn=multi_head"], ["did you mean 'model/attention'?"]),
+    (["tokenizer.vocab_size=300"], ["no such key with the tokenizer chosen", "tokenizer=bpe"]),
+    (["data.train_files=a.txt"], ["no such key with the data chosen", "data=text"]),
+    (["+seed=1"], ["the key is there already", "without the plus"]),
+    (["model._target_=triform.models.decoder.Decodr"], ["has no Decodr", "did you mean 'Decoder'?"]),
+    # the line itself
+    (["model.d_model"], ["write key=value"]),
+    (["name=a=b"], ["cannot be read as key=value"]),
+    (["data=dates,stdlib"], ["add -m to run each"]),
+    (["--multirunn"], ["--multirunn", "--help"]),
+    (["--cfg", "jobb"], ["invalid choice: 'jobb'"]),
+    (["hydra.run.dir=elsewhere"], ["set paths.outputs"]),
+    (["--help", "sheduler"], ["no such group", "did you mean 'scheduler'?"]),
+    # values
+    (["seed=abc"], ["seed=abc is not a whole number"]),
+    (["trainer.max_steps=0"], ["trainer.max_steps=0", "above 0"]),
+    (["trainer.max_epochs=null"], ["none of max_steps, max_epochs, max_tokens, max_hours is set"]),
+    (["trainer.precision=bf17"], ["trainer.precision=bf17 is not known", "bf16-mixed"]),
+    (["model.n_heads=two"], ["model.n_heads=two is not a whole number"]),
+    (["model.n_heads=5"], ["d_model=128 is not a multiple of n_heads=5", "model.d_model"]),
+    (["optimizer.lr=fast"], ["optimizer.lr=fast is not a number"]),
+    (["optimizer.betas=3"], ["optimizer"]),
+    (["scheduler.warmup_steps=-1"], ["warmup_steps=-1"]),
+    (["data.batch_size=null"], ["set exactly one"]),
+    (["traceback=maybe"], ["traceback=maybe is not known; set one of true, false"]),
+    (["name=../x"], ["name=../x cannot name a folder"]),
+    (["name='a b'"], ["name=a b cannot name a folder"]),
+    # relations and machine
+    (["data.seq_len=65"], ["data.seq_len=65 is beyond model.max_seq_len=64"]),
+    (
+        ["model.max_seq_len=128", "model.decoder.max_seq_len=32"],
+        ["data.seq_len=48 is beyond model.decoder.max_seq_len=32"],
+    ),
+    (["model=encoder"], ["Seq2Seq does not train model=encoder", "model=encoder_decoder"]),
+    (["task=causal_lm"], ["CausalLM learns from text, not from data of kind pairs", "task=seq2seq"]),
+    (["trainer.devices=1000"], ["trainer.devices=1000 is more than the", "CPU cores"]),
+    (["trainer.accelerator=gpu"], ["GPUs of this machine"]),
+    (["trainer.num_nodes=2"], ["torchrun or srun"]),
+    (["paths.outputs=/dev/null/x"], ["paths.outputs=/dev/null/x cannot be written to"]),
+    (
+        ["model.n_layers=3", "model.encoder.n_layers=1", "model.decoder.n_layers=1"],
+        ["model.n_layers=3 reaches no stack", "model.encoder.n_layers and model.decoder.n_layers are set"],
+    ),
+    (["model._target_=os.system"], ["outside what a config may name"]),
+    # files
+    (["data=text"], ["data.train_files is not set"]),
+    (["data=text", "data.train_files=shrt.txt"], ["shrt.txt does not exist", "short.txt"]),
+    (["data=text", "data.train_files=empty.txt"], ["empty.txt is empty"]),
+    (["data=text", "data.train_files=short.txt"], ["fewer than the 129 of one row of data.seq_len=128"]),
+    (["data=labelled", "data.train_files=x.tsv", "data.label_column=lable"], ["lable is no column", "label"]),
+    # sweeps
+    (["-m", "seed=0,1", "model.n_heads=4,5"], ["n_heads=5", "(in the run with seed=0 model.n_heads=5)"]),
+    (["-m", "model=decoder,decodr"], ["model=decodr: no such option", "did you mean 'decoder'?"]),
+    (["-m", "seed=0,1", "hydra/launcher=slurm"], ["hydra/launcher=slurm: no such option"]),
+]
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a few files of the user's."""
+    (tmp_path / "short.txt").write_text("hello")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "x.tsv").write_text("text\tlabel\n" + "a b\tx\nc d\ty\n" * 20)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("arguments", "fragments"), REFUSED, ids=[" ".join(case[0]) for case in REFUSED])
+def test_bad_input_is_one_line(
+    arguments: list[str], fragments: list[str], empty: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(arguments)
+    printed = capsys.readouterr()
+    assert code == 2
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1, printed.err
+    for fragment in fragments:
+        assert fragment in printed.err
+    assert not list(empty.rglob("config.yaml")), "a run folder was left"
+    assert {path.name for path in empty.iterdir()} <= {"short.txt", "empty.txt", "x.tsv", "outputs"}
+
+
+def test_traceback_is_shown_on_request(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["seed=abc", "traceback=true"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_cfg_prints_the_config_and_stops(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cfg", "job", "data=text", "seed=3"]) == 0
+    printed = capsys.readouterr().out
+    assert "seed: 3" in printed
+    assert "triform.models.decoder.Decoder" in printed, "the recipe of the data set"
+    assert sorted(path.name for path in empty.iterdir()) == ["empty.txt", "short.txt", "x.tsv"]
+
+
+def test_help_is_quick_and_imports_nothing_slow(tmp_path: Path) -> None:
+    code = (
+        "import sys; from triform.commands.train import main; code = main(['--help']);"
+        "assert not {'torch', 'hydra', 'lightning', 'rich'} & set(sys.modules), 'slow imports'; sys.exit(code)"
+    )
+    seconds = []
+    for _ in range(3):  # the quickest: other processes may be busy
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 1.0
+    for word in (
+        "python train.py data=text data.train_files=",
+        "encoder_decoder*",
+        "model.d_model=128",
+        "trainer.max_steps=null",
+        "experiment=stdlib",
+        "triform resume RUN",
+    ):
+        assert word in done.stdout
+
+
+def test_train_py_passes_the_exit_code_on(tmp_path: Path) -> None:
+    environment = {**os.environ, "HYDRA_FULL_ERROR": "0"}
+    done = subprocess.run(
+        [sys.executable, TRAIN, "seed=abc"], capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert not list(tmp_path.iterdir())

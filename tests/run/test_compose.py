@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+
+from triform.run.compose import compose, with_recipe
+from triform.run.help import groups, page
+
+
+@pytest.mark.parametrize(
+    ("typed", "model", "task", "tokenizer"),
+    [
+        ([], "EncoderDecoder", "Seq2Seq", "Char"),
+        (["data=text"], "Decoder", "CausalLM", "BPE"),
+        (["data=pairs"], "EncoderDecoder", "Seq2Seq", "BPE"),
+        (["data=labelled"], "Encoder", "Classification", "BPE"),
+        (["data=text", "tokenizer=char"], "Decoder", "CausalLM", "Char"),
+        (["data=text", "task=masked_lm", "model=encoder"], "Encoder", "MaskedLM", "BPE"),
+        (["experiment=stdlib"], "Decoder", "CausalLM", "BPE"),
+        (["experiment=stdlib_docs"], "Encoder", "MaskedLM", "BPE"),
+        (["experiment=stdlib_modules", "model=decoder"], "Decoder", "Classification", "BPE"),
+    ],
+)
+def test_data_brings_its_recipe_and_the_command_line_wins(
+    typed: list[str], model: str, task: str, tokenizer: str
+) -> None:
+    config = compose(typed)
+    names = [config[group]["_target_"].rpartition(".")[2] for group in ("model", "task", "tokenizer")]
+    assert names == [model, task, tokenizer]
+
+
+def test_the_default_is_its_own_recipe() -> None:
+    assert compose([]) == compose(["experiment=dates"]) == compose(["data=dates"])
+    assert compose(["data=stdlib"]) == compose(["experiment=stdlib"])
+
+
+def test_a_value_on_the_command_line_wins_over_the_recipe() -> None:
+    assert compose(["trainer.max_epochs=1"])["trainer"]["max_epochs"] == 1
+    assert compose(["model.d_model=24"])["scheduler"]["d_model"] == 24
+
+
+def test_a_data_set_without_a_recipe_takes_none(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.yaml").write_text("defaults: [text]\ntrain_files: mine.txt\n")
+    assert with_recipe(["data=mine"], [tmp_path]) == ["data=mine", "experiment=null"]
+    config = compose(["data=mine", "model=decoder", "task=causal_lm"], [tmp_path])
+    assert config["data"]["train_files"] == "mine.txt"
+    assert config["name"] == "mine"
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nseed: 7\n")
+    assert compose(["data=mine"], [tmp_path])["seed"] == 7
+
+
+def test_the_config_is_plain_and_has_no_trace_of_hydra() -> None:
+    config = compose([])
+    assert "hydra" not in config
+    assert type(config["model"]) is dict
+    assert "${" not in str(config)
+
+
+def test_parts_go_to_one_stack_or_to_all() -> None:
+    shared = compose(["model/attention=sliding_window"])["model"]
+    assert "window" in shared["attention"]
+    one = compose(["model/attention@model.decoder.cross_attention=grouped_query"])["model"]
+    assert one["decoder"]["cross_attention"] is not None
+    assert one["encoder"]["attention"] is None
+
+
+def test_every_group_has_a_page() -> None:
+    for group, options in groups().items():
+        text = page(group)
+        assert all(f"{group}={option}" in text for option in options)
+    assert "label_smoothing" in page("task=seq2seq")
+    assert "theta" in page("model/position/rotary")
