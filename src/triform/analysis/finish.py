@@ -56,7 +56,7 @@ def finish(folder: RunFolder, trust: Sequence[str]) -> None:
     for path in (*pictures, folder.samples):
         console.print(f"  {path.relative_to(folder.path)}", style="dim", highlight=False)
     if "train_files" not in loaded.config["data"]:
-        console.print("  Built-in data is a demonstration; your own: data=text, data=pairs or data=labelled.", style="dim")
+        console.print("  Built-in data is a demonstration; your own: data=text, data=pairs or data=labelled.", style="dim", soft_wrap=True)
 
 
 def held_out(split: Split, seq_len: int) -> list[dict[str, Any]]:
