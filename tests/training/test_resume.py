@@ -105,3 +105,12 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_best(tmp_path: Path, whole:
     last.write_bytes(whole_bytes[: len(whole_bytes) // 2])
     assert run(folder, resume=True) == 0
     assert not differences(whole("decoder", 0), outcome(folder))
+
+
+def test_a_run_that_diverges_fails_without_a_checkpoint_of_it(tmp_path: Path) -> None:
+    folder = make(tmp_path, "decoder", "scheduler=constant", "scheduler.warmup_steps=0", "optimizer.lr=1e30")
+    assert run(folder) == 1
+    summary = json.loads(folder.summary.read_text())
+    assert summary["status"] == "failed"
+    assert "lower optimizer.lr" in summary["error"]
+    assert not list(folder.checkpoints.iterdir())

@@ -155,6 +155,25 @@ class Task(L.LightningModule):
         }
         return self.status
 
+    def check_finite(self) -> None:
+        """Refuse to go on after a loss or gradient that is not finite. Waits for the device.
+
+        Under float16 an infinite gradient is the loss scaler's business, which skips that update.
+
+        Raises:
+            FloatingPointError: with the step and what to change.
+        """
+        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        found = {"training loss": float(self._window.loss)}
+        if self._norm is not None and not scaled:
+            found["gradient's norm"] = float(self._norm)
+        for what, value in found.items():
+            if not math.isfinite(value):
+                raise FloatingPointError(
+                    f"the {what} is {value} by step {self.trainer.global_step}; lower optimizer.lr, lengthen"
+                    " scheduler.warmup_steps or lower trainer.gradient_clip; the last good checkpoint is kept"
+                )
+
     def tick(self) -> None:
         """Add the time since the last call to the run's and, outside validation, to the record's."""
         now = time.perf_counter()

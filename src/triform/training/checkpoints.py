@@ -140,12 +140,12 @@ class Checkpoints(Checkpoint):
         trainer.val_check_batch = 1 if validate else math.inf  # Lightning validates right after this hook, or not
         if pl_module.stop_agreed:
             self._validation_missed = validate
-            self._save(trainer)
+            self._save(trainer, pl_module)
             raise Preempted
         if over:
             trainer.should_stop = True
         if not validate and self.save_interval is not None and step % self.save_interval == 0:
-            self._save(trainer)
+            self._save(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.sanity_checking or trainer.state.fn != "fit":
@@ -154,7 +154,7 @@ class Checkpoints(Checkpoint):
         better = self._better(pl_module.measured[self.monitor])
         if better:
             self.best, self.best_step = dict(pl_module.measured), trainer.global_step
-        self._save(trainer)
+        self._save(trainer, pl_module)
         if better and trainer.is_global_zero:
             link(self.folder / LAST, self.folder / BEST)
 
@@ -163,7 +163,8 @@ class Checkpoints(Checkpoint):
             return False
         return not self.best or self.sign * value < self.sign * self.best[self.monitor]
 
-    def _save(self, trainer: Trainer) -> None:
+    def _save(self, trainer: Trainer, task: Task) -> None:
+        task.check_finite()
         trainer.save_checkpoint(self.folder / LAST)
 
 

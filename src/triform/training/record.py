@@ -107,12 +107,8 @@ class Record(Callback):
         step = trainer.global_step
         if not pl_module.stepped or (step % pl_module.log_interval and step != self.budget.max_steps):
             return
+        pl_module.check_finite()
         figures = pl_module.record()
-        if not math.isfinite(figures["loss"]):
-            raise FloatingPointError(
-                f"the training loss is {figures['loss']} at step {step}; lower optimizer.lr, lengthen"
-                " scheduler.warmup_steps or set trainer.gradient_clip; the last good checkpoint is kept"
-            )
         if self.ceiling is not None:
             pl_module.status["mfu"] = (
                 figures["tokens_per_second"] * self.flops_per_token / self.ceiling / trainer.world_size
