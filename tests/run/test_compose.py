@@ -41,7 +41,7 @@ def test_a_value_on_the_command_line_wins_over_the_recipe() -> None:
 def test_a_data_set_without_a_recipe_takes_none(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mine.yaml").write_text("defaults: [text]\ntrain_files: mine.txt\n")
-    assert with_recipe(["data=mine"], [tmp_path]) == ["data=mine", "experiment=null"]
+    assert with_recipe(["data=mine"], [tmp_path]) == ["data=mine", "experiment=none"]
     config = compose(["data=mine", "model=decoder", "task=causal_lm"], [tmp_path])
     assert config["data"]["train_files"] == "mine.txt"
     assert config["name"] == "mine"
@@ -62,7 +62,7 @@ def test_parts_go_to_one_stack_or_to_all() -> None:
     assert "window" in shared["attention"]
     one = compose(["model/attention@model.decoder.cross_attention=grouped_query"])["model"]
     assert one["decoder"]["cross_attention"] is not None
-    assert one["encoder"]["attention"] is None
+    assert one["encoder"].get("attention") is None
 
 
 def test_every_group_has_a_page() -> None:

@@ -39,7 +39,7 @@ def test_a_run_is_found_from_what_is_in_it(inside: str, tmp_path: Path) -> None:
 
 def test_what_is_no_run_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
     folder = create(tmp_path / "dates", {}, [], "2026-01-01_10-00-00_abcd")
-    with pytest.raises(ValueError, match="no such run .did you mean '2026-01-01_10-00-00_abcd'"):
+    with pytest.raises(ValueError, match=r"no such run \(did you mean '2026-01-01_10-00-00_abcd'\?\)"):
         resolve_run(folder.path.with_name("2026-01-01_10-00-00_abce"))
     with pytest.raises(ValueError, match=r"no config\.yaml; it holds 1 runs, the latest is .*abcd"):
         resolve_run(tmp_path / "dates")

@@ -48,9 +48,7 @@ def test_ranks_have_what_lightning_reads(tmp_path: Path, monkeypatch: pytest.Mon
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["2 0 127.0.0.1 1 x"] * 2
 
 
-def test_processes_share_nothing_but_the_parents_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_share_nothing_but_the_parents_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server they are forked from is older than this variable."""
     monkeypatch.setenv("SECRET_OF_THE_PARENT", "later")
     assert start_all([{"LOCAL_RANK": "7"}], write_environment, (tmp_path,)) == 0

@@ -58,11 +58,24 @@ def parsed(arguments: Sequence[str]) -> Namespace:
 
     parser = get_args_parser()
     parser.error = complain  # type: ignore[method-assign]
-    found = parser.parse_args(list(arguments))
+    found = parser.parse_intermixed_args(list(arguments))
     for override in found.overrides:
         key = override.partition("=")[0].lstrip("+")
         if key in _NOT_OURS or key.startswith("hydra.sweep."):
             raise BadInput(f"{override}: a run has one folder, in paths.outputs; set paths.outputs or name instead")
+    return found
+
+
+def flags(arguments: Sequence[str]) -> list[str]:
+    """The arguments that are not overrides, in their order."""
+    overrides = iter(parsed(arguments).overrides)
+    following = next(overrides, None)
+    found = []
+    for argument in arguments:
+        if argument == following:
+            following = next(overrides, None)
+        else:
+            found.append(argument)
     return found
 
 
@@ -93,15 +106,16 @@ def _hydra(arguments: Sequence[str], finish: Finish | None) -> int:
         except Exception as error:  # Hydra would wrap it; it is reported below as it is
             failure = error
 
+    words = with_recipe(parsed(arguments).overrides, folders)
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = [argv[0], *with_recipe(arguments, folders)]
+    sys.argv = [argv[0], *flags(arguments), *words]  # Hydra wants them apart
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise instead of printing a traceback and exiting
     try:
         hydra.main(version_base=VERSION_BASE, config_path=str(conf_dir()), config_name=CONFIG_NAME)(task)()
     except SystemExit as stop:  # argparse, which has said why, or one of Hydra's pages
         return stop.code if isinstance(stop.code, int) else FINISHED
     except Exception as error:
-        raise explain(error, [a for a in arguments if not a.startswith("-")], folders) from error
+        raise explain(error, words, folders) from error
     finally:
         sys.argv = argv
         if full is None:

@@ -42,7 +42,7 @@ def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[
     if data is None or "," in data or "(" in data or _choice(arguments, "experiment") is not None:
         return list(arguments)
     known = any((folder / "experiment" / f"{data}.yaml").is_file() for folder in (*folders, conf_dir()))
-    return [*arguments, f"experiment={data if known else 'null'}"]
+    return [*arguments, f"experiment={data if known else 'none'}"]
 
 
 def compose(overrides: Sequence[str], folders: Sequence[Path] = (), config_name: str = CONFIG_NAME) -> dict[str, Any]:
@@ -126,6 +126,12 @@ def explain(error: BaseException, overrides: Sequence[str], folders: Sequence[Pa
         return BadInput(f"{error.override}: cannot be read as key=value; {remedy}")
     text = "\n".join(str(link) for link in chain)
 
+    if "Config group override must be a string" in text:
+        known = groups(*folders)
+        for override in overrides:
+            key, _, value = override.partition("=")
+            if key.partition("@")[0] in known and not re.fullmatch(r"(?!null$)[A-Za-z_][\w-]*", value):
+                return BadInput(f"{override}: name an option; there are {', '.join(known[key.partition('@')[0]])}")
     if match := re.search(r"Could not find '([^']+)'", text):
         group, _, option = match[1].rpartition("/")
         options = sorted(set(groups(*folders).get(group, [])))

@@ -118,6 +118,8 @@ def settled(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, path in config.get("paths", {}).items():
         if isinstance(path, str) and path:
             config["paths"][name] = os.path.abspath(os.path.expanduser(path))
+    if isinstance(config.get("name"), int | float):
+        config["name"] = str(config["name"])  # name=3
     for key in WHOLE:  # 1e9 is a whole number, too
         section, _, name = key.rpartition(".")
         value = config.get(section, {}).get(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from triform.run.cli import config_folders
+from triform.run.cli import config_folders, parsed
 from triform.run.compose import compose
 from triform.run.errors import BadInput
 from triform.run.folder import RunFolder
@@ -30,7 +30,7 @@ def changed(folder: RunFolder, overrides: Sequence[str]) -> tuple[dict[str, Any]
     if not overrides:
         return config, typed
     folders: list[Path] = config_folders(typed)
-    words = [word for word in typed if "=" in word and not word.startswith("-")]
+    words = parsed(typed).overrides
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
             raise BadInput(f"{override}: write key=value or group=option")

@@ -1,0 +1,186 @@
+"""A run from its command line to its folder, and what can be done with that folder."""
+
+import csv
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import triform
+from tests.run.tiny import folder_of, start, stop_at, train
+from tests.run.tiny import triform as command
+from triform.run.evaluate import evaluate
+from triform.run.load import open_run
+from triform.training.checkpoints import read_checkpoint
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all runs of this module are started: they share the cache of prepared data."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def finished(home: Path) -> Path:
+    """The folder of a run that has finished."""
+    done = train(home, "name=tiny", "seed=3")
+    assert done.returncode == 0, done.stderr
+    folder = folder_of(done)
+    assert folder.parent == home / "outputs" / "tiny"
+    return folder
+
+
+def test_the_folder_holds_the_record(finished: Path) -> None:
+    config = yaml.safe_load((finished / "config.yaml").read_text())
+    assert config["seed"] == 3
+    assert config["model"]["d_model"] == 16
+    assert Path(config["paths"]["outputs"]).is_absolute()
+    assert "seed=3" in yaml.safe_load((finished / "overrides.yaml").read_text())
+    assert json.loads((finished / "environment.json").read_text())["seed"] == 3
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["status"] == "finished"
+    assert summary["error"] is None
+    with (finished / "metrics.csv").open() as file:
+        steps = [int(row["step"]) for row in csv.DictReader(file)]
+    assert (steps[0], steps[-1]) == (1, 8)
+    for name in ("tokenizer/tokenizer.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt"):
+        assert (finished / name).is_file()
+    log = (finished / "log.txt").read_text()
+    assert "test/exact_match" in log
+    assert "\x1b" not in log
+
+
+def test_nothing_is_left_where_it_was_started(finished: Path, home: Path) -> None:
+    assert [entry.name for entry in home.iterdir()] == ["outputs"]
+
+
+def test_load_gives_the_model_that_was_saved(finished: Path) -> None:
+    model, tokenizer = triform.load(finished)
+    assert not model.training
+    saved = read_checkpoint(finished / "checkpoints" / "best.ckpt")["state_dict"]
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, saved[f"model.{name}"])
+    last, _ = triform.load(finished / "checkpoints" / "last.ckpt")
+    assert last.state_dict().keys() == model.state_dict().keys()
+    assert tokenizer.decode(tokenizer.encode("3/5/1987")) == "3/5/1987"
+
+
+def test_load_builds_only_what_is_trusted(finished: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load((finished / "config.yaml").read_text())
+    for target in ("os.system", "triform.training.environment.subprocess.run"):
+        config["model"] |= {"_target_": target, "trust": ["os"]}
+        copy = tmp_path / target
+        copy.mkdir()
+        (copy / "config.yaml").write_text(yaml.safe_dump({**config, "trust": ["os", "subprocess"]}))
+        (copy / "tokenizer").symlink_to(finished / "tokenizer")
+        with pytest.raises(ValueError, match=r"model\._target_="):
+            triform.load(copy)
+
+
+def test_evaluate_repeats_the_runs_own_figures(finished: Path) -> None:
+    summary = json.loads((finished / "summary.json").read_text())
+    split, figures = evaluate(finished)
+    assert split == "test"
+    for name, value in figures.items():
+        assert value == pytest.approx(summary["final"][f"test/{name}"], rel=1e-6), name
+
+
+def test_evaluate_and_generate_are_commands(finished: Path, home: Path) -> None:
+    done = command(home, "evaluate", str(finished), "--split", "validation", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout).keys() >= {"validation/loss", "validation/exact_match"}
+    done = command(home, "generate", str(finished), stdin="3/5/1987\n1 May 2001\n")
+    assert done.returncode == 0, done.stderr
+    answer = open_run(finished).objective.answer  # type: ignore[attr-defined]
+    loaded = open_run(finished)
+    expected = [answer(loaded.model, [loaded.tokenizer.encode(text)])[0] for text in ("3/5/1987", "1 May 2001")]
+    assert done.stdout.splitlines() == expected
+
+
+def test_rerun_changes_what_is_asked_for_and_nothing_else(finished: Path, home: Path) -> None:
+    done = command(home, "rerun", str(finished), "model.d_model=12", "trainer.max_steps=2")
+    assert done.returncode == 0, done.stderr
+    before = yaml.safe_load((finished / "config.yaml").read_text())
+    after = yaml.safe_load((folder_of(done) / "config.yaml").read_text())
+    assert (after["model"]["d_model"], after["scheduler"]["d_model"], after["trainer"]["max_steps"]) == (12, 12, 2)
+    before["model"]["d_model"] = before["scheduler"]["d_model"] = 12
+    before["trainer"]["max_steps"] = 2
+    assert after == before
+    assert "model.d_model=16" not in yaml.safe_load((folder_of(done) / "overrides.yaml").read_text())
+
+
+def test_rerun_repeats_every_number(finished: Path, home: Path) -> None:
+    done = command(home, "rerun", str(finished))
+    assert done.returncode == 0, done.stderr
+    assert states_equal(finished, folder_of(done))
+
+
+def test_a_preempted_run_resumes_bit_for_bit(finished: Path, home: Path) -> None:
+    process = start(home, "name=stopped", "seed=3")
+    stop_at(process, home / "outputs" / "stopped", step=2)
+    stdout, stderr = process.communicate(timeout=100)
+    assert process.returncode == 75, stderr
+    folder = Path(stdout.splitlines()[-1].removeprefix("run: "))
+    assert json.loads((folder / "summary.json").read_text())["status"] == "preempted"
+    done = command(home, "resume", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert folder_of(done) == folder
+    assert states_equal(finished, folder)
+
+
+def test_a_killed_run_resumes_bit_for_bit(finished: Path, home: Path) -> None:
+    process = start(home, "name=killed", "seed=3")
+    stop_at(process, home / "outputs" / "killed", step=5, number=signal.SIGKILL)
+    process.communicate(timeout=100)
+    folder = next((home / "outputs" / "killed").iterdir())
+    done = command(home, "resume", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert states_equal(finished, folder)
+
+
+def test_a_run_that_fails_says_why(home: Path) -> None:
+    done = train(home, "name=nan", "optimizer.lr=1e30", "trainer.gradient_clip=null")
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert "Traceback" not in done.stderr
+    folder = folder_of(done)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert summary["error"].split(":")[0] in lines[0]
+    assert "Traceback" in (folder / "log.txt").read_text()
+
+
+def test_two_ranks_end_where_one_does(finished: Path, home: Path) -> None:
+    done = train(home, "name=two", "seed=3", "trainer.devices=2", "model.dropout=0", "trainer.max_steps=3")
+    assert done.returncode == 0, done.stderr
+    one = train(home, "name=one", "seed=3", "model.dropout=0", "trainer.max_steps=3")
+    assert one.returncode == 0, one.stderr
+    a, b = (read_checkpoint(folder_of(run) / "checkpoints" / "last.ckpt")["state_dict"] for run in (done, one))
+    for name, value in a.items():
+        torch.testing.assert_close(value, b[name], rtol=0, atol=2e-5)
+    final = [json.loads((folder_of(run) / "summary.json").read_text())["final"] for run in (done, one)]
+    assert final[0]["test/loss"] == pytest.approx(final[1]["test/loss"], rel=1e-5)
+    assert final[0]["test/exact_match"] == final[1]["test/exact_match"]
+
+
+def states_equal(a: Path, b: Path) -> bool:
+    """Whether two runs ended with bitwise the same weights, optimizer state and test figures."""
+    one, two = (read_checkpoint(folder / "checkpoints" / "last.ckpt") for folder in (a, b))
+    final = [json.loads((folder / "summary.json").read_text())["final"] for folder in (a, b)]
+    return _equal(one["state_dict"], two["state_dict"]) and _equal(
+        one["optimizer_states"], two["optimizer_states"]
+    ) and final[0] == final[1]  # fmt: skip
+
+
+def _equal(a: object, b: object) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(_equal(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(_equal, a, b))
+    return a == b

@@ -1,0 +1,79 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.run.tiny import train
+
+
+def test_a_grid_runs_every_combination_and_outlives_a_failure(tmp_path: Path) -> None:
+    done = train(
+        tmp_path,
+        "-m",
+        "name=grid",
+        "trainer.max_steps=2",
+        "seed=0,1",
+        "optimizer.lr=1.0,1e30",
+        "trainer.val_interval=1",
+    )
+    assert done.returncode == 1
+    parent = tmp_path / "outputs" / "sweeps" / "grid"
+    assert sorted(folder.name for folder in parent.iterdir()) == ["0", "1", "2", "3"]
+    seen = {}
+    for folder in parent.iterdir():
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        status = json.loads((folder / "summary.json").read_text())["status"]
+        seen[config["seed"], config["optimizer"]["lr"]] = status
+        assert f"seed={config['seed']}" in yaml.safe_load((folder / "overrides.yaml").read_text())
+    assert seen == {(0, 1.0): "finished", (0, 1e30): "failed", (1, 1.0): "finished", (1, 1e30): "failed"}
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"sweep: 4 runs in {parent}"
+    assert lines[-1] == f"sweep: {parent}"
+    assert sum("finished after" in line for line in lines) == 2
+    assert sum("failed after" in line for line in lines) == 2
+    assert [entry.name for entry in tmp_path.iterdir()] == ["outputs"], "no multirun.yaml, no log"
+
+
+def test_a_grid_with_bad_input_in_its_last_job_starts_none(tmp_path: Path) -> None:
+    done = train(tmp_path, "-m", "name=grid", "model.d_ff=24,32", "model.n_heads=2,3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "n_heads=3" in done.stderr
+    assert "(in the run with model.n_heads=3 model.d_ff=24)" in done.stderr
+    assert not (tmp_path / "outputs" / "sweeps").exists()
+
+
+@pytest.mark.parametrize("values", ["range(2)", "0,1"])
+def test_each_job_brings_the_recipe_of_its_data(values: str, tmp_path: Path) -> None:
+    from hydra import compose, initialize_config_dir
+
+    from triform.run.help import conf_dir
+    from triform.sweeps.grid import plan
+
+    (tmp_path / "a.txt").write_text("the cat sat on the mat\n" * 40)
+    words = [
+        *(f"seed={values}", "data=cat,dates", "model.d_model=16", "model.n_heads=2", "data.seq_len=12"),
+        *(f"paths.outputs={tmp_path}/outputs", "tokenizer=char"),
+    ]
+    own = tmp_path / "conf" / "data"
+    own.mkdir(parents=True)
+    (own / "cat.yaml").write_text(f"defaults: [text]\ntrain_files: {tmp_path}/a.txt\n")
+    (tmp_path / "conf" / "experiment").mkdir()
+    recipe = (conf_dir() / "experiment" / "text.yaml").read_text().replace("/data: text", "/data: cat")
+    (tmp_path / "conf" / "experiment" / "cat.yaml").write_text(recipe)
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose(
+            "train",
+            [f"hydra.searchpath=[file://{tmp_path}/conf]", "hydra.mode=MULTIRUN", *words[2:]],
+            return_hydra_config=True,
+        )
+    config.hydra.job.config_name = "train"
+    jobs = plan(config, words)
+    assert [(job.config["seed"], job.config["model"]["_target_"].rpartition(".")[2]) for job in jobs] == [
+        (0, "Decoder"),
+        (0, "EncoderDecoder"),
+        (1, "Decoder"),
+        (1, "EncoderDecoder"),
+    ]
+    assert [job.folder.path.name for job in jobs] == ["0", "1", "2", "3"]
+    assert not (tmp_path / "outputs" / "sweeps").exists(), "planning makes no folder"
