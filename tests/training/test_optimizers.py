@@ -1,7 +1,16 @@
+import re
+from collections.abc import Callable
+from functools import partial
+
+import pytest
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
-from triform.training.optimizers import adamw, muon
+from tests.models.composed import FAMILIES, build
+from triform.run.compose import compose
+from triform.run.help import conf_dir, groups
+from triform.training.optimizers import Lion, adamw, below_head, lion, muon, own_average, schedule_free, weights
 
 
 class Tiny(nn.Module):
@@ -25,9 +34,22 @@ def names(model: nn.Module, params: list[torch.Tensor]) -> set[str]:
     return {name for name, p in model.named_parameters() for q in params if p is q}
 
 
+ADAMW = {"betas": (0.9, 0.98), "eps": 1e-9, "weight_decay": 0.1, "decay_embeddings": False, "layer_decay": 1.0}
+MUON = {**ADAMW, "momentum": 0.95, "adamw_lr": 1e-3}
+FREE = {**ADAMW, "betas": (0.8, 0.98)}
+
+
+def learn(n: int, model: Tiny, optimizer: Optimizer) -> None:
+    for step in range(n):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        model(torch.arange(11)).square().sum().backward()
+        optimizer.step()
+
+
 def test_only_matrices_decay_and_each_parameter_is_in_one_group() -> None:
     model = Tiny(tied=True)
-    groups = adamw(model, 1e-3, (0.9, 0.98), 1e-9, 0.1).param_groups
+    groups = adamw(model, 1e-3, **ADAMW).param_groups
     decay = {group["weight_decay"]: names(model, group["params"]) for group in groups}
     assert decay[0.1] == {"layer.weight", "out.weight"}
     assert decay[0.0] == {"embedding.weight", "layer.bias", "norm.weight", "norm.bias", "head.bias"}
@@ -36,44 +58,49 @@ def test_only_matrices_decay_and_each_parameter_is_in_one_group() -> None:
 
 def test_muon_takes_the_layers_matrices_and_leaves_an_untied_head_to_adamw() -> None:
     model = Tiny(tied=False)
-    optimizer = muon(model, 1e-2, 0.95, 0.1, 1e-3, (0.9, 0.95), 1e-8)
-    by_lr = {group["lr"]: names(model, group["params"]) for group in optimizer.param_groups}
-    assert by_lr[1e-2] == {"layer.weight", "out.weight"}
-    assert by_lr[1e-3] == {"embedding.weight", "layer.bias", "norm.weight", "norm.bias", "head.weight", "head.bias"}
+    optimizer = muon(model, 1e-2, **MUON)
+    rates = {(g["lr"], g["weight_decay"]): names(model, g["params"]) for g in optimizer.param_groups}
+    assert rates == {
+        (1e-2, 0.1): {"layer.weight", "out.weight"},
+        (1e-3, 0.1): {"head.weight"},
+        (1e-3, 0.0): {"embedding.weight", "layer.bias", "norm.weight", "norm.bias", "head.bias"},
+    }
 
 
-def test_muon_steps_every_parameter_and_its_state_comes_back_bitwise() -> None:
-    def run(n: int, model: Tiny, optimizer: torch.optim.Optimizer) -> None:
-        for step in range(n):
-            torch.manual_seed(step)
-            optimizer.zero_grad()
-            model(torch.arange(11)).square().sum().backward()
-            optimizer.step()
-
-    def build() -> tuple[Tiny, torch.optim.Optimizer]:
+@pytest.mark.parametrize(
+    "made",
+    [
+        partial(muon, lr=1e-2, **MUON),
+        partial(lion, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, decay_embeddings=True, layer_decay=0.5),
+        partial(schedule_free, lr=1e-2, **FREE),
+    ],
+    ids=["muon", "lion", "schedule_free"],
+)
+def test_every_parameter_is_stepped_and_the_state_comes_back_bitwise(made: Callable[[nn.Module], Optimizer]) -> None:
+    def fresh() -> tuple[Tiny, Optimizer]:
         torch.manual_seed(7)
         model = Tiny(tied=True)
-        return model, muon(model, 1e-2, 0.95, 0.1, 1e-3, (0.9, 0.95), 1e-8)
+        return model, made(model)
 
-    whole, optimizer = build()
+    whole, optimizer = fresh()
     start = {name: p.clone() for name, p in whole.named_parameters()}
-    run(3, whole, optimizer)
+    learn(3, whole, optimizer)
     middle = {key: value.clone() for key, value in whole.state_dict().items()}, optimizer.state_dict()
     saved = torch.utils._pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, middle)
-    run(2, whole, optimizer)
+    learn(2, whole, optimizer)
     assert all(not torch.equal(p, start[name]) for name, p in whole.named_parameters())
 
-    again, optimizer = build()
+    again, optimizer = fresh()
     again.load_state_dict(saved[0])
     optimizer.load_state_dict(saved[1])
-    run(2, again, optimizer)
+    learn(2, again, optimizer)
     for name, p in whole.named_parameters():
         assert torch.equal(p, again.get_parameter(name)), name
 
 
 def test_a_schedule_reaches_the_groups_that_are_stepped() -> None:
     model = Tiny(tied=True)
-    optimizer = muon(model, 1e-2, 0.95, 0.1, 1e-3, (0.9, 0.95), 1e-8)
+    optimizer = muon(model, 1e-2, **MUON)
     optimizer.load_state_dict(optimizer.state_dict())
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)
     before = {name: p.clone() for name, p in model.named_parameters()}
@@ -82,3 +109,102 @@ def test_a_schedule_reaches_the_groups_that_are_stepped() -> None:
     scheduler.step()
     for name, p in model.named_parameters():
         assert torch.equal(p, before[name]), name
+
+
+def test_embeddings_decay_where_asked_for() -> None:
+    model = Tiny(tied=True)
+    made = adamw(model, 1e-3, **{**ADAMW, "decay_embeddings": True}).param_groups
+    decay = {group["weight_decay"]: names(model, group["params"]) for group in made}
+    assert decay[0.1] == {"embedding.weight", "layer.weight", "out.weight"}
+
+
+OPTIMIZERS = groups()["optimizer"]
+
+
+@pytest.mark.parametrize("preset", [file.stem for file in sorted((conf_dir() / "model").glob("*.yaml"))])
+@pytest.mark.parametrize("option", OPTIMIZERS)
+def test_each_parameter_of_every_model_is_in_one_group(option: str, preset: str) -> None:
+    from triform.run.build import build as build_part
+
+    model = build(preset)
+    node = compose([f"optimizer={option}"])["optimizer"] | {"lr": 1e-3, "weight_decay": 0.1, "layer_decay": 0.9}
+    made = build_part(node, key="optimizer")(model).param_groups
+    ids = [id(p) for group in made for p in group["params"]]
+    assert sorted(ids) == sorted({id(p) for p in model.parameters()})
+    decays = {id(p): group["weight_decay"] > 0 for group in made for p in group["params"]}
+    for name, p in model.named_parameters():
+        plain = p.ndim < 2 or "embedding" in name or "position" in name
+        assert decays[id(p)] != plain, name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_lower_a_layer_the_smaller_its_learning_rate(family: str) -> None:
+    model = build(family)
+    factor = {weight.name: weight.lr_factor for weight in weights(model, 0.5)}
+    top = 4 if family == "encoder_decoder" else 2
+    for name, depth in below_head(model).items():
+        assert factor[name] == 0.5**depth, name
+    stacks = ("encoder", "decoder") if family == "encoder_decoder" else ("stack",)
+    for below, stack in enumerate(stacks):
+        for name, depth in below_head(model).items():
+            if match := re.match(rf"{stack}\.layers\.(\d)\.", name):
+                assert depth == top - 2 * below - int(match[1]), name
+            if name.startswith(f"{stack}.final_norm."):
+                assert depth == top - 2 * below - 1, name
+    assert factor["embedding.table.weight"] == 0.5 ** (top + 1)
+
+
+def test_layer_decay_outside_its_range_is_refused() -> None:
+    for wrong in (0.0, 1.1):
+        with pytest.raises(ValueError, match=r"layer_decay=.* set optimizer\.layer_decay"):
+            weights(Tiny(tied=True), wrong)
+
+
+def test_lion_is_algorithm_2_of_its_paper() -> None:
+    """Written out: c = b1 m + (1 - b1) g; w -= lr (sign(c) + decay w); m = b2 m + (1 - b2) g."""
+    torch.manual_seed(0)
+    w = torch.nn.Parameter(torch.randn(5, 3))
+    optimizer = Lion([{"params": [w], "weight_decay": 0.1}], 0.01, (0.9, 0.99))
+    expected, m = w.detach().double(), torch.zeros(5, 3, dtype=torch.float64)
+    for _ in range(6):
+        w.grad = torch.randn(5, 3)
+        g = w.grad.double()
+        expected = expected - 0.01 * ((0.9 * m + 0.1 * g).sign() + 0.1 * expected)
+        m = 0.99 * m + 0.01 * g
+        optimizer.step()
+    torch.testing.assert_close(w.detach(), expected.float())
+
+
+def test_schedule_free_averages_as_its_paper() -> None:
+    """Defazio et al. 2024, algorithm 1, written out: x is the mean of z weighted by the squared learning rate."""
+    torch.manual_seed(0)
+    start = torch.randn(4, 3)
+    model = nn.Linear(3, 4, bias=False)
+    model.weight.data.copy_(start)
+    optimizer = schedule_free(model, 0.1, **FREE)
+    beta1, beta2 = FREE["betas"]
+    x = z = start.double()
+    square, weighed = torch.zeros_like(x), 0.0
+    for t in range(1, 7):
+        lr = optimizer.param_groups[0]["lr"] = 0.1 * min(1, t / 3)  # as a schedule with warm-up does
+        y = (1 - beta1) * z + beta1 * x
+        torch.testing.assert_close(model.weight.detach(), y.float())
+        model.weight.grad = torch.randn(4, 3)
+        g = model.weight.grad.double()
+        optimizer.step()
+        square = beta2 * square + (1 - beta2) * g**2
+        z = z - lr * (g / ((square / (1 - beta2**t)).sqrt() + 1e-9) + 0.1 * y)
+        weighed += lr**2
+        x = x + lr**2 / weighed * (z - x)
+        average = own_average(optimizer)
+        assert average is not None
+        torch.testing.assert_close(average[model.weight], x.float())
+
+
+def test_only_schedule_free_has_an_average_of_its_own() -> None:
+    model = Tiny(tied=True)
+    assert own_average(adamw(model, 1e-3, **ADAMW)) is None
+    assert own_average(muon(model, 1e-3, **MUON)) is None
+    before = own_average(schedule_free(model, 1e-3, **FREE))
+    assert before is not None
+    assert all(torch.equal(p, before[p]) for p in model.parameters())

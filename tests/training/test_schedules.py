@@ -1,8 +1,29 @@
 import math
+from collections.abc import Callable
 
 import pytest
 
-from triform.training.schedules import Constant, Cosine, Noam
+from triform.training.schedules import (
+    Constant,
+    Cosine,
+    InverseSqrt,
+    Linear,
+    Noam,
+    Schedule,
+    WarmupStableDecay,
+    steps,
+)
+
+EVERY = [
+    lambda warmup: Cosine(warmup, 0.0),
+    lambda warmup: Linear(warmup, 0.0),
+    lambda warmup: Constant(warmup),
+    lambda warmup: WarmupStableDecay(warmup, 0.2, "sqrt", 0.0),
+    lambda warmup: WarmupStableDecay(warmup, 3, "linear", 0.0),
+    lambda warmup: WarmupStableDecay(warmup, 0, "linear", 0.0),
+    lambda warmup: InverseSqrt(warmup or 1),
+    lambda warmup: Noam(8, warmup or 1),
+]
 
 
 def test_noam_gives_the_papers_rates() -> None:
@@ -21,11 +42,51 @@ def test_cosine_rises_peaks_and_ends_at_its_floor() -> None:
     assert factors[2:] == sorted(factors[2:], reverse=True)
 
 
-@pytest.mark.parametrize(("warmup", "total"), [(0, 1), (5, 5), (9, 5), (0, 0), (5, 6)])
-def test_edges_stay_finite(warmup: int, total: int) -> None:
+@pytest.mark.parametrize("made", EVERY)
+@pytest.mark.parametrize("total", [0, 1, 5, 6, 6.5, 1e9])
+@pytest.mark.parametrize("warmup", [0, 1, 5, 9, 0.01, 0.5, 0.999])
+def test_edges_stay_finite_and_the_first_update_is_not_zero(
+    made: Callable[[float], Schedule], warmup: float, total: float
+) -> None:
+    schedule = made(warmup)
     for update in range(12):
-        for schedule in (Cosine(warmup, 0.0), Constant(warmup)):
-            assert 0 <= schedule(update, total) <= 1
+        assert 0 <= schedule(update, total) <= 1
+    if total > 1:
+        assert schedule(0, total) > 0
+
+
+@pytest.mark.parametrize("made", EVERY)
+def test_a_share_is_that_many_steps_of_the_run(made: Callable[[float], Schedule]) -> None:
+    whole, share = made(5), made(0.25)
+    assert [share(update, 20) for update in range(20)] == [whole(update, 20) for update in range(20)]
+
+
+def test_a_share_follows_a_total_that_is_estimated_anew() -> None:
+    assert steps(0.1, 1000.0) == 100
+    assert steps(0.1, 500.0) == 50
+    assert steps(1, 500.0) == 1
+    assert Constant(0.5)(9, 40.0) == 0.5
+    assert Constant(0.5)(9, 20.0) == 1.0
+
+
+def test_linear_is_a_straight_line_to_its_floor() -> None:
+    assert [Linear(2, 0.2)(update, 7) for update in range(7)] == pytest.approx([0.5, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2])
+
+
+def test_inverse_sqrt_is_noam_with_its_peak() -> None:
+    noam, root = Noam(64, 10), InverseSqrt(10)
+    for update in (0, 4, 9, 10, 99):
+        assert root(update, 200) == pytest.approx(noam(update, 200) / noam(9, 200))
+    assert root(39, 200) == pytest.approx(0.5)
+
+
+def test_wsd_is_level_until_its_last_steps() -> None:
+    line = WarmupStableDecay(2, 4, "linear", 0.0)
+    assert [line(update, 10) for update in range(10)] == pytest.approx([0.5, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0])
+    root = WarmupStableDecay(0, 4, "sqrt", 0.1)
+    assert root(6, 10) == pytest.approx(0.1 + 0.9 * 0.5)
+    assert root(9, 10) == pytest.approx(0.1)
+    assert [WarmupStableDecay(8, 0.9, "linear", 0.0)(update, 10) for update in (7, 8, 9)] == [1.0, 1.0, 0.0]
 
 
 def test_cosine_follows_a_total_that_is_estimated_anew() -> None:
@@ -38,8 +99,22 @@ def test_constant_without_warm_up_is_one_from_the_start() -> None:
     assert [Constant(0)(update, math.inf) for update in range(3)] == [1.0, 1.0, 1.0]
 
 
-def test_refusals_name_the_key() -> None:
-    with pytest.raises(ValueError, match=r"Noam: warmup_steps=0 is below 1; set scheduler\.warmup_steps"):
-        Noam(d_model=8, warmup_steps=0)
-    with pytest.raises(ValueError, match=r"Cosine: min_ratio=1\.5 .* scheduler\.min_ratio"):
-        Cosine(warmup_steps=1, min_ratio=1.5)
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: Noam(8, 0), r"Noam: warmup_steps=0 is no length; set scheduler\.warmup_steps to above 0"),
+        (lambda: InverseSqrt(0.0), r"InverseSqrt: warmup_steps=0\.0 is no length"),
+        (
+            lambda: Constant(1.5),
+            r"Constant: warmup_steps=1\.5 is no length; .* whole optimizer steps, or below 1 a share",
+        ),
+        (lambda: Linear(-1, 0.0), r"Linear: warmup_steps=-1 is no length; set scheduler\.warmup_steps to 0 or more"),
+        (lambda: Linear(math.nan, 0.0), r"Linear: warmup_steps=nan is no length"),
+        (lambda: Cosine(1, 1.5), r"Cosine: min_ratio=1\.5 .* scheduler\.min_ratio"),
+        (lambda: WarmupStableDecay(1, 2.5, "sqrt", 0.1), r"decay_steps=2\.5 .* scheduler\.decay_steps"),
+        (lambda: WarmupStableDecay(1, 0.2, "cube", 0.1), r"decay_shape=cube is unknown; set scheduler\.decay_shape"),
+    ],
+)
+def test_refusals_name_the_key(made: Callable[[], Schedule], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made()

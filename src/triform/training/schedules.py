@@ -1,7 +1,10 @@
 """Learning-rate schedules: the factor of `optimizer.lr` at each update.
 
-Each is called with the update, counted from 0, and the number of updates in all, which a budget in hours estimates
-anew as it goes. Warm-up grows linearly and its first update is not zero: (update + 1) / warmup_steps.
+Each is called with the update, counted from 0, and the number of updates in all, which a budget in tokens or epochs
+says and one in hours estimates anew as it goes. Warm-up grows linearly and its first update is not zero:
+(update + 1) / warmup_steps. What falls ends at the last update.
+
+A length, such as `warmup_steps`, is a whole number of optimizer steps, or below 1 a share of the run.
 """
 
 import math
@@ -22,54 +25,147 @@ class Noam:
     """
 
     d_model: int
-    warmup_steps: int
+    warmup_steps: float
 
     def __post_init__(self) -> None:
-        _check(self, self.warmup_steps, least=1)
+        _check_length(self, "warmup_steps", needed=True)
 
     def __call__(self, update: int, total: float) -> float:
-        step = update + 1
-        return self.d_model**-0.5 * min(step**-0.5, step * self.warmup_steps**-1.5)
-
-
-@dataclass(frozen=True)
-class Cosine:
-    """Warm-up, then half a cosine down to `min_ratio` of the peak (Loshchilov and Hutter 2017, equation 5)."""
-
-    warmup_steps: int
-    min_ratio: float
-
-    def __post_init__(self) -> None:
-        _check(self, self.warmup_steps, least=0)
-        if not 0 <= self.min_ratio <= 1:
-            raise ValueError(
-                f"Cosine: min_ratio={self.min_ratio} is not in [0, 1]; set scheduler.min_ratio, such as 0.1"
-            )
-
-    def __call__(self, update: int, total: float) -> float:
-        if update < self.warmup_steps:
-            return (update + 1) / self.warmup_steps
-        decay = max(total - 1 - self.warmup_steps, 1)
-        position = min((update - self.warmup_steps) / decay, 1.0)
-        return self.min_ratio + (1 - self.min_ratio) * 0.5 * (1 + math.cos(math.pi * position))
+        step, warmup = update + 1, max(steps(self.warmup_steps, total), 1)
+        return self.d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
 @dataclass(frozen=True)
 class Constant:
     """Warm-up, then no change."""
 
-    warmup_steps: int
+    warmup_steps: float
 
     def __post_init__(self) -> None:
-        _check(self, self.warmup_steps, least=0)
+        _check_length(self, "warmup_steps")
 
     def __call__(self, update: int, total: float) -> float:
-        return min(1.0, (update + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        return _warmup(update, steps(self.warmup_steps, total))
 
 
-def _check(schedule: object, warmup_steps: int, least: int) -> None:
-    if warmup_steps < least:
+@dataclass(frozen=True)
+class Cosine:
+    """Warm-up, then half a cosine down to `min_ratio` of the peak (Loshchilov and Hutter 2017, equation 5)."""
+
+    warmup_steps: float
+    min_ratio: float
+
+    def __post_init__(self) -> None:
+        _check_length(self, "warmup_steps")
+        _check_ratio(self, self.min_ratio)
+
+    def __call__(self, update: int, total: float) -> float:
+        warmup = steps(self.warmup_steps, total)
+        if update < warmup:
+            return _warmup(update, warmup)
+        return _between(self.min_ratio, 0.5 * (1 + math.cos(math.pi * _position(update, warmup, total))))
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Warm-up, then a straight line down to `min_ratio` of the peak (Devlin et al. 2019, appendix A.2)."""
+
+    warmup_steps: float
+    min_ratio: float
+
+    def __post_init__(self) -> None:
+        _check_length(self, "warmup_steps")
+        _check_ratio(self, self.min_ratio)
+
+    def __call__(self, update: int, total: float) -> float:
+        warmup = steps(self.warmup_steps, total)
+        if update < warmup:
+            return _warmup(update, warmup)
+        return _between(self.min_ratio, 1 - _position(update, warmup, total))
+
+
+@dataclass(frozen=True)
+class InverseSqrt:
+    """Warm-up, then sqrt(warmup_steps / s), s counted from 1 (Raffel et al. 2020, section 3.1.2, without warm-up).
+
+    `Noam` with `optimizer.lr` as the peak.
+    """
+
+    warmup_steps: float
+
+    def __post_init__(self) -> None:
+        _check_length(self, "warmup_steps", needed=True)
+
+    def __call__(self, update: int, total: float) -> float:
+        warmup = max(steps(self.warmup_steps, total), 1)
+        return min(_warmup(update, warmup), (warmup / (update + 1)) ** 0.5)
+
+
+@dataclass(frozen=True)
+class WarmupStableDecay:
+    """Warm-up, a level, and in the last `decay_steps` a fall to `min_ratio` of the peak (Hu et al. 2024, section 4).
+
+    Args:
+        decay_steps: length of the fall; where it and the warm-up are longer than the run, what the warm-up leaves.
+        decay_shape: "linear", or "sqrt": 1 - sqrt of the share that is over (Hägele et al. 2024, section 4.1).
+    """
+
+    warmup_steps: float
+    decay_steps: float
+    decay_shape: str
+    min_ratio: float
+
+    def __post_init__(self) -> None:
+        _check_length(self, "warmup_steps")
+        _check_length(self, "decay_steps")
+        _check_ratio(self, self.min_ratio)
+        if self.decay_shape not in ("linear", "sqrt"):
+            raise ValueError(
+                f"WarmupStableDecay: decay_shape={self.decay_shape} is unknown; "
+                "set scheduler.decay_shape to linear or sqrt"
+            )
+
+    def __call__(self, update: int, total: float) -> float:
+        warmup, decay = steps(self.warmup_steps, total), steps(self.decay_steps, total)
+        if update < warmup:
+            return _warmup(update, warmup)
+        start = max(total - 1 - decay, warmup)  # the last update that is level
+        if update <= start or not decay:
+            return 1.0
+        over = _position(update, start, total)
+        return _between(self.min_ratio, 1 - (over**0.5 if self.decay_shape == "sqrt" else over))
+
+
+def steps(length: float, total: float) -> float:
+    """Optimizer steps that a length stands for in a run of `total`: itself, or below 1 that share of them."""
+    return length * total if length < 1 else length
+
+
+def _warmup(update: int, warmup: float) -> float:
+    return min(1.0, (update + 1) / warmup) if warmup else 1.0
+
+
+def _position(update: int, start: float, total: float) -> float:
+    """Share of the way from `start` to the last update, in [0, 1]."""
+    return min((update - start) / max(total - 1 - start, 1), 1.0)
+
+
+def _between(least: float, factor: float) -> float:
+    return least + (1 - least) * factor
+
+
+def _check_length(schedule: object, name: str, needed: bool = False) -> None:
+    value = getattr(schedule, name)
+    least = "above 0" if needed else "0 or more"
+    if not math.isfinite(value) or value < 0 or (needed and not value) or (value >= 1 and value != int(value)):
         raise ValueError(
-            f"{type(schedule).__name__}: warmup_steps={warmup_steps} is below {least};"
-            f" set scheduler.warmup_steps to {least} or more optimizer steps"
+            f"{type(schedule).__name__}: {name}={value} is no length; set scheduler.{name} to {least}: "
+            "whole optimizer steps, or below 1 a share of the run, such as 0.05"
+        )
+
+
+def _check_ratio(schedule: object, min_ratio: float) -> None:
+    if not 0 <= min_ratio <= 1:
+        raise ValueError(
+            f"{type(schedule).__name__}: min_ratio={min_ratio} is not in [0, 1]; set scheduler.min_ratio, such as 0.1"
         )
