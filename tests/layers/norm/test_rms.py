@@ -6,7 +6,7 @@ from triform.layers.norm.rms import RMSNorm
 
 
 def test_equals_torch() -> None:
-    ours, theirs = RMSNorm(24, eps=1e-3), nn.RMSNorm(24, eps=1e-3)
+    ours, theirs = RMSNorm(24, 1e-3, "before", False), nn.RMSNorm(24, eps=1e-3)
     nn.init.normal_(ours.weight)
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(2, 7, 24)
@@ -17,10 +17,47 @@ def test_equals_torch() -> None:
 def test_casts_before_the_weight_like_llama(dtype: torch.dtype) -> None:
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-    ours, theirs = RMSNorm(4096, eps=1e-6), LlamaRMSNorm(4096, eps=1e-6)
+    ours, theirs = RMSNorm(4096, 1e-6, "before", False), LlamaRMSNorm(4096, eps=1e-6)
     nn.init.normal_(ours.weight, mean=1.0, std=0.2, generator=torch.Generator().manual_seed(0))
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(1, 3, 4096, generator=torch.Generator().manual_seed(1)).to(dtype)
     out = ours.to(dtype)(x)
     assert out.dtype == dtype
     assert torch.equal(out, theirs.to(dtype)(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_multiplies_by_one_plus_the_weight_and_then_casts_like_gemma(dtype: torch.dtype) -> None:
+    from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+
+    ours, theirs = RMSNorm(4096, 1e-6, "after", True), GemmaRMSNorm(4096, eps=1e-6)
+    nn.init.normal_(ours.weight, std=0.2, generator=torch.Generator().manual_seed(0))
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(1, 3, 4096, generator=torch.Generator().manual_seed(1)).to(dtype)
+    out = ours.to(dtype)(x)
+    assert out.dtype == dtype
+    assert torch.equal(out, theirs.to(dtype)(x))
+
+
+def test_the_order_of_cast_and_product_shows_in_half_precision_only() -> None:
+    before, after = RMSNorm(4096, 1e-6, "before", False), RMSNorm(4096, 1e-6, "after", False)
+    nn.init.normal_(before.weight, mean=1.0, std=0.2, generator=torch.Generator().manual_seed(0))
+    after.load_state_dict(before.state_dict())
+    x = torch.randn(1, 4096, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(before(x), after(x))
+    half = before.to(torch.bfloat16)(x.bfloat16()) != after.to(torch.bfloat16)(x.bfloat16())
+    assert half.sum() > 100
+
+
+def test_the_factor_begins_at_one() -> None:
+    x = torch.randn(3, 24)
+    plain, offset = RMSNorm(24, 1e-6, "before", False), RMSNorm(24, 1e-6, "before", True)
+    for norm in (plain, offset):
+        norm.initialise_parameter("weight", norm.weight.data.fill_(float("nan")), torch.Generator())
+    assert torch.equal(plain(x), offset(x))
+    assert offset.weight.eq(0).all()
+
+
+def test_refuses_an_unknown_order() -> None:
+    with pytest.raises(ValueError, match=r"cast='late' is unknown; set model\.norm\.cast to before or after"):
+        RMSNorm(24, 1e-6, "late", False)

@@ -8,19 +8,33 @@ from torch import Tensor, nn
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467).
 
-    Computed in float32, cast to the input's type and then multiplied by the weight, as in LLaMA; the other
-    order rounds differently in half precision.
+    Computed in float32 and returned in the input's type. In half precision the moment of the cast shows.
 
     Args:
         eps: added to the mean square.
+        cast: `before` the product with the weight (LLaMA), or `after` it (Gemma, T5X).
+        unit_offset: multiply by 1 + weight, which begins at 0 (Gemma).
+
+    Raises:
+        ValueError: unknown `cast`.
     """
 
-    def __init__(self, d_model: int, eps: float) -> None:
+    def __init__(self, d_model: int, eps: float, cast: str, unit_offset: bool) -> None:
         super().__init__()
+        if cast not in ("before", "after"):
+            raise ValueError(f"RMSNorm: cast={cast!r} is unknown; set model.norm.cast to before or after")
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(d_model))
+        self.casts_before = cast == "before"
+        self.unit_offset = unit_offset
+        self.weight = nn.Parameter(torch.full((d_model,), float(not unit_offset)))
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         wide = x.float()
-        scale = (wide.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
-        return (wide * scale).to(x.dtype) * self.weight
+        normed = wide * (wide.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
+        gain = self.weight if self.casts_before else self.weight.float()
+        gain = 1 + gain if self.unit_offset else gain
+        return normed.to(x.dtype) * gain if self.casts_before else (normed * gain).to(x.dtype)
+
+    def initialise_parameter(self, name: str, value: Tensor, generator: torch.Generator) -> None:
+        """The factor begins at 1."""
+        value.fill_(float(not self.unit_offset))
