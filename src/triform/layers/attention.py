@@ -1,9 +1,12 @@
 """Attention with several heads, and a look at its weights."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -19,20 +22,28 @@ class Attention(nn.Module):
     Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023
     (https://arxiv.org/abs/2305.13245); window: Beltagy et al. 2020, section 3.1, unlike the paper without
     dilation and global tokens. Unlike the paper (Vaswani et al.) no projection need have a bias.
+    Norm of queries and keys: Henry et al. 2020 (https://arxiv.org/abs/2010.04245), Qwen3, Gemma 3.
 
     Args:
         n_kv_heads: divides `n_heads`; query head i reads head i // (n_heads / n_kv_heads).
             None: `n_heads // group_size`.
         head_dim: width of a head; `n_heads * head_dim` may differ from `d_model`.
         group_size: query heads that share a key/value head where `n_kv_heads` is None; divides `n_heads`.
-        bias: whether the four projections have one.
+            None: all share one (multi-query: Shazeer 2019, https://arxiv.org/abs/1911.02150).
+        bias: whether the projections have one.
+        out_bias: whether the output projection has one (Qwen2 has it on the others only); None: as `bias`.
+        qk_norm: builds a norm of width `head_dim` for the queries and one for the keys, each the same for all
+            heads, applied before the rotation. None: no norm.
+        scale: what scores are multiplied by; None: 1 / sqrt(head_dim).
+        softcap: bound that scores approach smoothly (see `kernels`), above 0; not fused. None: no bound.
+        sinks: a learned score in each head's softmax that stands for no key (see `kernels`), at first 0.
         window: see `AttentionMask`; at least 1. None: all. No meaning in cross-attention.
         weights_dropout: share of the attention weights set to zero in training.
         kernel: `sdpa` or `eager`.
 
     Raises:
         ValueError: `n_kv_heads` or `group_size` does not divide `n_heads`, `window` < 1,
-            `weights_dropout` outside [0, 1), or an unknown `kernel`.
+            `weights_dropout` outside [0, 1), `scale` or `softcap` <= 0, or an unknown `kernel`.
     """
 
     def __init__(
@@ -42,14 +53,20 @@ class Attention(nn.Module):
         n_kv_heads: int | None,
         head_dim: int,
         *,
-        group_size: int,
+        group_size: int | None,
         bias: bool,
+        out_bias: bool | None,
+        qk_norm: Callable[[int], nn.Module] | None,
+        scale: float | None,
+        softcap: float | None,
+        sinks: bool,
         window: int | None,
         weights_dropout: float,
         kernel: str,
     ) -> None:
         super().__init__()
         if n_kv_heads is None:
+            group_size = n_heads if group_size is None else group_size
             if group_size < 1 or n_heads % group_size:
                 raise ValueError(
                     f"Attention: n_heads={n_heads} is not a multiple of group_size={group_size}; set "
@@ -71,6 +88,11 @@ class Attention(nn.Module):
                 f"Attention: weights_dropout={weights_dropout} is no share; set "
                 f"model.attention.weights_dropout to at least 0 and less than 1"
             )
+        for name, value in {"scale": scale, "softcap": softcap}.items():
+            if value is not None and value <= 0:
+                raise ValueError(
+                    f"Attention: {name}={value} is not positive; set model.attention.{name} above 0, or to null"
+                )
         if kernel not in kernels.KERNELS:
             raise ValueError(
                 f"Attention: kernel={kernel!r} is unknown; set model.attention.kernel to {' or '.join(kernels.KERNELS)}"
@@ -78,11 +100,18 @@ class Attention(nn.Module):
         self.n_heads, self.n_kv_heads, self.head_dim = n_heads, n_kv_heads, head_dim
         self.window = window
         self.weights_dropout = weights_dropout
+        self.scale = head_dim**-0.5 if scale is None else scale
+        self.softcap = softcap
         self.kernel = kernels.KERNELS[kernel]
+        if softcap is not None and kernel == "sdpa":
+            _say_once("model.attention.softcap is not fused: attention takes the memory of the eager kernel")
         self.q_proj = nn.Linear(d_model, n_heads * head_dim, bias=bias)
         self.k_proj = nn.Linear(d_model, n_kv_heads * head_dim, bias=bias)
         self.v_proj = nn.Linear(d_model, n_kv_heads * head_dim, bias=bias)
-        self.out_proj = nn.Linear(n_heads * head_dim, d_model, bias=bias)
+        self.out_proj = nn.Linear(n_heads * head_dim, d_model, bias=bias if out_bias is None else out_bias)
+        self.q_norm = nn.Identity() if qk_norm is None else qk_norm(head_dim)
+        self.k_norm = nn.Identity() if qk_norm is None else qk_norm(head_dim)
+        self.sinks = nn.Parameter(torch.zeros(n_heads)) if sinks else None
 
     def forward(
         self,
@@ -97,14 +126,18 @@ class Attention(nn.Module):
         source = x if memory is None else memory
 
         def project() -> tuple[Tensor, Tensor]:
-            return rotate(self._split(self.k_proj(source))), self._split(self.v_proj(source))
+            return rotate(self.k_norm(self._split(self.k_proj(source)))), self._split(self.v_proj(source))
 
-        q = rotate(self._split(self.q_proj(x)))
+        q = rotate(self.q_norm(self._split(self.q_proj(x))))
         k, v = project() if cache is None else cache.through(project)
         mask = mask if mask is None else mask.within(self.window)
         dropout = self.weights_dropout if self.training else 0.0
-        out = self.kernel(q, k, v, mask, bias, dropout)
+        out = self.kernel(q, k, v, mask, bias, dropout, self.scale, self.softcap, self.sinks)
         return self.out_proj(out.transpose(1, 2).flatten(2))
+
+    def initialise_parameter(self, name: str, value: Tensor, generator: torch.Generator) -> None:
+        """Sinks begin at 0: as a key whose score is 0."""
+        value.zero_()
 
     def _split(self, x: Float[Tensor, "batch seq_len width"]) -> Float[Tensor, "batch heads seq_len {self.head_dim}"]:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -128,8 +161,9 @@ def capture_weights(model: nn.Module) -> Iterator[dict[str, Float[Tensor, "batch
         mask: AttentionMask | None,
         bias: Tensor | None,
         dropout: float,
+        *scoring: Any,
     ) -> Tensor:
-        seen = kernels.attention_weights(q, k, mask, bias)
+        seen = kernels.attention_weights(q, k, mask, bias, *scoring)
         weights[name] = seen.detach()
         return kernels.attend(seen, v, dropout)
 
@@ -169,3 +203,8 @@ def _divisors(number: int, near: int = 1) -> str:
     below = [n for n in divisors if n <= near][-1:]
     above = [n for n in divisors if n > near][:1]
     return " or ".join(str(n) for n in below + above)
+
+
+@cache
+def _say_once(text: str) -> None:
+    logging.getLogger(__name__).warning(text)

@@ -81,23 +81,41 @@ class AttentionMask:
             return False
         return self.causal and self.prefix_length is self.padding is self.documents is None
 
+    def is_flat(self, q_len: int, kv_len: int) -> bool:
+        """Whether every query sees the same keys, so that the dense form is linear in length."""
+        if self.documents is not None or (self.reach is not None and self.reach < kv_len - 1):
+            return False
+        return not self.causal or q_len == 1
+
     def dense(self, q_len: int, kv_len: int, device: torch.device) -> Bool[Tensor, "#batch 1 #q_len #kv_len"] | None:
         """True where a query may attend to a key; None if every query may attend to every key."""
-        keys = torch.arange(kv_len, device=device)
-        queries = keys[kv_len - q_len :, None]
+        return self.block(range(kv_len - q_len, kv_len), range(kv_len), kv_len, device)
+
+    def keys_of(self, queries: range, kv_len: int) -> range:
+        """The keys beyond which these queries surely see none, as far as the lengths alone tell."""
+        first = 0 if self.reach is None else max(0, queries.start - self.reach)
+        last = kv_len if self.reach is None else min(kv_len, queries.stop + self.reach)
+        return range(first, queries.stop if self.causal and self.prefix_length is None else last)
+
+    def block(
+        self, queries: range, keys: range, kv_len: int, device: torch.device
+    ) -> Bool[Tensor, "#batch 1 #q_len #kv_len"] | None:
+        """The part of the dense form where some queries meet some keys, both given by their place in the row."""
+        columns = torch.arange(keys.start, keys.stop, device=device)
+        rows = torch.arange(queries.start, queries.stop, device=device)[:, None]
         conditions = []
-        if self.causal and q_len > 1:
-            visible = (keys <= queries)[None, None]
+        if self.causal and len(queries) > 1:
+            visible = (columns <= rows)[None, None]
             if self.prefix_length is not None:
-                visible = visible | (keys < self.prefix_length[:, None, None, None])
+                visible = visible | (columns < self.prefix_length[:, None, None, None])
             conditions.append(visible)
         if self.reach is not None and self.reach < kv_len - 1:
-            conditions.append(((queries - keys).abs() <= self.reach)[None, None])
+            conditions.append(((rows - columns).abs() <= self.reach)[None, None])
         if self.padding is not None:
-            conditions.append(self.padding[:, None, None, :])
+            conditions.append(self.padding[:, None, None, keys.start : keys.stop])
         if self.documents is not None:
-            own = self.documents[:, kv_len - q_len :]
-            conditions.append((own[:, :, None] == self.documents[:, None, :])[:, None])
+            own, others = self.documents[:, queries.start : queries.stop], self.documents[:, keys.start : keys.stop]
+            conditions.append((own[:, :, None] == others[:, None, :])[:, None])
         return reduce(torch.logical_and, conditions) if conditions else None
 
 
