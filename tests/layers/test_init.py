@@ -38,7 +38,7 @@ def test_gains_are_one_and_biases_zero() -> None:
     net = Net()
     for parameter in net.parameters():
         nn.init.constant_(parameter, float("nan"))
-    initialise(net, Normal(std=0.02, depth_scaled=True), seed=0)
+    initialise(net, Normal(std=0.02, depth_scaled=True, cut=None), seed=0)
     for name, value in net.named_parameters():
         assert value.isfinite().all(), name
     assert net.layers[3].norm.weight.eq(1).all()
@@ -48,11 +48,11 @@ def test_gains_are_one_and_biases_zero() -> None:
 
 def test_depth_scaling_is_by_the_projections_into_the_residual_stream() -> None:
     net = Net()
-    initialise(net, Normal(std=0.02, depth_scaled=True), seed=0)
+    initialise(net, Normal(std=0.02, depth_scaled=True, cut=None), seed=0)
     assert net.layers[0].up_proj.weight.std().item() == pytest.approx(0.02, rel=0.05)
     assert net.layers[0].out_proj.weight.std().item() == pytest.approx(0.02 / 8**0.5, rel=0.05)
     assert net.table.weight.std().item() == pytest.approx(0.02, rel=0.05)
-    initialise(net, Normal(std=0.02, depth_scaled=False), seed=0)
+    initialise(net, Normal(std=0.02, depth_scaled=False, cut=None), seed=0)
     assert net.layers[0].out_proj.weight.std().item() == pytest.approx(0.02, rel=0.05)
 
 
@@ -92,7 +92,7 @@ def test_refuses_a_parameter_nobody_speaks_for() -> None:
 
 def test_refuses_a_standard_deviation_of_zero() -> None:
     with pytest.raises(ValueError, match=r"std=0\.0 is not positive; set model\.init\.std"):
-        Normal(std=0.0, depth_scaled=False)
+        Normal(std=0.0, depth_scaled=False, cut=None)
 
 
 def test_stable_hash_never_changes() -> None:
