@@ -19,6 +19,16 @@ VOCAB_SIZE = 37
 # Sizes that all differ, so that a swapped axis fails.
 TINY = {"d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 40, "max_seq_len": 16, "dropout": 0.0}
 
+# What a part needs besides, at these sizes.
+NEEDS = {"rotary_partial": ("model.head_dim=8",), "sliding_window": ("model.attention.window=3",)}
+
+PARTS = [(path.parent.name, path.stem) for path in sorted((CONF / "model").glob("*/*.yaml"))]
+
+
+def chosen(group: str, name: str) -> tuple[str, ...]:
+    """The overrides that choose a part."""
+    return f"model/{group}={name}", *NEEDS.get(name, ())
+
 
 @cache
 def settings(family: str, *overrides: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from triform.layers.cache import FixedCache, GrowingCache
 from triform.layers.masks import AttentionMask
+from triform.layers.placement import Placement
 from triform.layers.position.base import Rotate, unrotated
 
 
@@ -18,6 +19,7 @@ class Block(nn.Module):
 
     Args:
         residual: builds what surrounds each sublayer: shortcut, norm and dropout.
+        layer_drop: decides in training which rows skip the layer.
     """
 
     def __init__(
@@ -25,13 +27,24 @@ class Block(nn.Module):
         attention: nn.Module,
         cross_attention: nn.Module | None,
         feed_forward: nn.Module,
-        residual: Callable[[], Any],
+        residual: Callable[[], Placement],
+        layer_drop: nn.Module,
     ) -> None:
         super().__init__()
         self.attention, self.attn_residual = attention, residual()
+        self.parallel, self.shares_norm = self.attn_residual.parallel, self.attn_residual.shares_norm
         if cross_attention is not None:
-            self.cross_attention, self.cross_residual = cross_attention, residual()
-        self.feed_forward, self.ff_residual = feed_forward, residual()
+            self.cross_attention = cross_attention
+        self.feed_forward = feed_forward
+        if not self.shares_norm:
+            if cross_attention is not None:
+                self.cross_residual = residual()
+            self.ff_residual = residual()
+        for sublayer in self.children():
+            if not isinstance(sublayer, Placement):
+                self.attn_residual.prepare(sublayer)
+        self.layer_drop = layer_drop
+        self.routes = getattr(feed_forward, "needs_padding", False)
 
     def forward(
         self,
@@ -44,7 +57,16 @@ class Block(nn.Module):
         cache: GrowingCache | None = None,
         memory_cache: FixedCache | None = None,
     ) -> Float[Tensor, "batch seq_len d_model"]:
-        x = self.attn_residual(x, self.attention, mask, rotate, bias, None, cache)
+        padding = None if mask is None or mask.padding is None else mask.padding[:, -x.shape[1] :]
+        steps: list[tuple[str, nn.Module, tuple[Any, ...]]] = []
+        steps.append(("attn_residual", self.attention, (mask, rotate, bias, None, cache)))
         if memory is not None:
-            x = self.cross_residual(x, self.cross_attention, memory_mask, unrotated, None, memory, memory_cache)
-        return self.ff_residual(x, self.feed_forward)
+            crossing = (memory_mask, unrotated, None, memory, memory_cache)
+            steps.append(("cross_residual", self.cross_attention, crossing))
+        steps.append(("ff_residual", self.feed_forward, (padding,) if self.routes else ()))
+
+        out = x
+        for name, sublayer, arguments in steps:
+            residual = self.attn_residual if self.shares_norm else getattr(self, name)
+            out = out + residual(x, sublayer, *arguments) if self.parallel else residual(out, sublayer, *arguments)
+        return self.layer_drop(x, out)

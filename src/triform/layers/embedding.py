@@ -5,26 +5,56 @@ from torch import Tensor, nn
 
 
 class TokenEmbedding(nn.Module):
-    """A learned vector for each token.
+    """A learned vector for each token, and where there are types of tokens one for each type.
 
     Args:
-        scaled: multiply by sqrt(d_model) (Vaswani et al. 2017, section 3.4), which brings a table that is
-            also the output projection to the size of the positions.
+        vocab_size: rows of the table.
+        n_tokens: how many of them stand for tokens, the first ones; the rest pad the table. None: all.
+        n_token_types: of tokens, such as first and second sentence (Devlin et al. 2019, figure 2); 0: one kind.
+        scaled: multiply token vectors by sqrt(d_model) (Vaswani et al. 2017, section 3.4), which brings a table
+            that is also the output projection to the size of the positions.
 
     Raises:
-        ValueError: `vocab_size` < 1.
+        ValueError: `vocab_size` < 1, `n_tokens` outside [1, vocab_size], `n_token_types` < 0.
     """
 
-    def __init__(self, vocab_size: int, d_model: int, *, scaled: bool) -> None:
+    def __init__(
+        self, vocab_size: int, d_model: int, *, scaled: bool, n_tokens: int | None = None, n_token_types: int = 0
+    ) -> None:
         super().__init__()
         if vocab_size < 1:
             raise ValueError(
                 f"TokenEmbedding: vocab_size={vocab_size} is less than 1; set model.vocab_size to at least the "
                 f"tokenizer's, or to null"
             )
-        self.vocab_size, self.d_model = vocab_size, d_model
+        n_tokens = vocab_size if n_tokens is None else n_tokens
+        if not 1 <= n_tokens <= vocab_size:
+            raise ValueError(
+                f"TokenEmbedding: {n_tokens} tokens do not fit vocab_size={vocab_size}; set model.vocab_size to at "
+                f"least {n_tokens}, or to null"
+            )
+        if n_token_types < 0:
+            raise ValueError(
+                f"TokenEmbedding: n_token_types={n_token_types} is negative; set model.n_token_types to at least 0"
+            )
+        self.vocab_size, self.n_tokens, self.d_model = vocab_size, n_tokens, d_model
         self.table = nn.Embedding(vocab_size, d_model)
+        self.types = nn.Embedding(n_token_types, d_model) if n_token_types else None
         self.scale = d_model**0.5 if scaled else 1.0
 
-    def forward(self, input_ids: Int[Tensor, "batch seq_len"]) -> Float[Tensor, "batch seq_len d_model"]:
-        return self.table(input_ids) * self.scale
+    def forward(
+        self, input_ids: Int[Tensor, "batch seq_len"], token_type_ids: Int[Tensor, "batch seq_len"] | None = None
+    ) -> Float[Tensor, "batch seq_len d_model"]:
+        """`token_type_ids` None: all are of type 0.
+
+        Raises:
+            ValueError: `token_type_ids` given, but there are no types.
+        """
+        x = self.table(input_ids) * self.scale
+        if self.types is not None:
+            return x + (self.types.weight[0] if token_type_ids is None else self.types(token_type_ids))
+        if token_type_ids is not None:
+            raise ValueError(
+                "TokenEmbedding: token_type_ids are given, but model.n_token_types=0; set it to the number of types"
+            )
+        return x

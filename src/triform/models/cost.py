@@ -3,6 +3,7 @@
 from torch import nn
 
 from triform.layers.attention import Attention
+from triform.layers.feed_forward.mixture import MixtureOfExperts
 from triform.layers.masks import AttentionMask
 from triform.layers.stack import Stack
 from triform.models.decoder import Decoder
@@ -11,7 +12,7 @@ from triform.models.encoder_decoder import EncoderDecoder
 
 
 def count_parameters(model: nn.Module) -> int:
-    """The numbers that training changes, tied ones counted once."""
+    """The numbers that training changes, tied ones counted once, all experts of a mixture included."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -19,8 +20,9 @@ def flops_per_token(model: Encoder | Decoder | EncoderDecoder, seq_len: int) -> 
     """FLOPs of training (forward and backward) for each token read, in rows of `seq_len` without padding.
 
     Three times those of the forward pass, which are 2 for each weight of a projection and token it is applied
-    to, and 4 * n_heads * head_dim for each pair of a query and a key that it may attend to. The output
-    projection counts, tied or not; lookups, norms, softmax and what is recomputed do not.
+    to (of a mixture: by the experts that a token takes), and 4 * n_heads * head_dim for each pair of a query and
+    a key that it may attend to. The output projection counts, tied or not; lookups, norms, softmax and what is
+    recomputed do not.
 
     Kaplan et al. 2020, section 2.1, and Chowdhery et al. 2022, appendix B, except that only pairs under the
     mask count: about half of all in causal attention.
@@ -37,6 +39,9 @@ def _stack_flops(stack: Stack, seq_len: int) -> int:
     """Of the forward pass of a row (and of a memory of the same length)."""
     total = 0
     for name, module in stack.named_modules():
+        if isinstance(module, MixtureOfExperts):
+            unused = [w for e in list(module.experts)[module.top_k :] for w in e.modules() if isinstance(w, nn.Linear)]
+            total -= sum(2 * w.weight.numel() * seq_len for w in unused)
         if isinstance(module, nn.Linear):
             total += 2 * module.weight.numel() * seq_len
         if isinstance(module, Attention):

@@ -3,6 +3,7 @@
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from triform.layers.alternate import Alternate
 from triform.layers.cache import KVCache
 from triform.layers.embedding import TokenEmbedding
 from triform.layers.init import Scheme, initialise
@@ -14,7 +15,9 @@ class Decoder(nn.Module):
     """Every token reads itself and what is before it (Radford et al. 2018).
 
     Args:
+        n_tokens: rows of the embedding table that stand for tokens; None: all `vocab_size`.
         scale_embedding: multiply token embeddings by sqrt(d_model).
+        n_token_types: see `TokenEmbedding`.
         head: builds the head, given the token embedding.
         init: how `initialise` fills matrices.
         For the others see `Stack`.
@@ -38,17 +41,23 @@ class Decoder(nn.Module):
         max_seq_len: int,
         dropout: float,
         scale_embedding: bool,
-        attention: Factory,
+        n_token_types: int,
+        attention: Factory | Alternate,
         position: Factory,
         norm: Factory,
         feed_forward: Factory,
         placement: Factory,
+        layer_drop: Factory,
         init: Scheme,
         head: Factory,
+        embedding_norm: Factory | None = None,
+        n_tokens: int | None = None,
     ) -> None:
         super().__init__()
         self.vocab_size, self.d_model, self.max_seq_len = vocab_size, d_model, max_seq_len
-        self.embedding = TokenEmbedding(vocab_size, d_model, scaled=scale_embedding)
+        self.embedding = TokenEmbedding(
+            vocab_size, d_model, scaled=scale_embedding, n_tokens=n_tokens, n_token_types=n_token_types
+        )
         self.stack = Stack(
             causal=True,
             d_model=d_model,
@@ -64,9 +73,12 @@ class Decoder(nn.Module):
             norm=norm,
             feed_forward=feed_forward,
             placement=placement,
+            layer_drop=layer_drop,
+            embedding_norm=embedding_norm,
         )
         self.head = head(self.embedding)
         self.scheme = init
+        init.parametrise(self)
 
     def initialise(self, seed: int) -> None:
         """Fills every parameter; see `triform.layers.init.initialise`."""
@@ -84,12 +96,13 @@ class Decoder(nn.Module):
         document_ids: Int[Tensor, "batch kv_len"] | None = None,
         prefix_length: Int[Tensor, " batch"] | None = None,
         cache: KVCache | None = None,
+        token_type_ids: Int[Tensor, "batch seq_len"] | None = None,
     ) -> ModelOutput:
         """Under a cache `input_ids` are the new tokens, `padding_mask` and `document_ids` cover all.
 
         `position_ids` None: counted from the first real token of each document. `prefix_length`: first tokens
-        of each row that all see each other (see `AttentionMask`).
+        of each row that all see each other (see `AttentionMask`). `token_type_ids` None: all 0.
         """
-        x = self.embedding(input_ids)
+        x = self.embedding(input_ids, token_type_ids)
         hidden = self.stack(x, padding_mask, position_ids, document_ids, prefix_length, cache=cache)
         return ModelOutput(hidden, self.head)

@@ -3,6 +3,7 @@
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from triform.layers.alternate import Alternate
 from triform.layers.embedding import TokenEmbedding
 from triform.layers.init import Scheme, initialise
 from triform.layers.stack import Factory, Stack
@@ -12,10 +13,12 @@ from triform.models.output import ModelOutput
 class Encoder(nn.Module):
     """Every token reads every other (Devlin et al. 2019).
 
-    Unlike BERT it has no segment embedding, no pooler and no norm after the embeddings.
+    Unlike BERT it has no pooler.
 
     Args:
+        n_tokens: rows of the embedding table that stand for tokens; None: all `vocab_size`.
         scale_embedding: multiply token embeddings by sqrt(d_model).
+        n_token_types: see `TokenEmbedding`.
         head: builds the head, given the token embedding.
         init: how `initialise` fills matrices.
         For the others see `Stack`.
@@ -39,17 +42,23 @@ class Encoder(nn.Module):
         max_seq_len: int,
         dropout: float,
         scale_embedding: bool,
-        attention: Factory,
+        n_token_types: int,
+        attention: Factory | Alternate,
         position: Factory,
         norm: Factory,
         feed_forward: Factory,
         placement: Factory,
+        layer_drop: Factory,
         init: Scheme,
         head: Factory,
+        embedding_norm: Factory | None = None,
+        n_tokens: int | None = None,
     ) -> None:
         super().__init__()
         self.vocab_size, self.d_model, self.max_seq_len = vocab_size, d_model, max_seq_len
-        self.embedding = TokenEmbedding(vocab_size, d_model, scaled=scale_embedding)
+        self.embedding = TokenEmbedding(
+            vocab_size, d_model, scaled=scale_embedding, n_tokens=n_tokens, n_token_types=n_token_types
+        )
         self.stack = Stack(
             causal=False,
             d_model=d_model,
@@ -65,9 +74,12 @@ class Encoder(nn.Module):
             norm=norm,
             feed_forward=feed_forward,
             placement=placement,
+            layer_drop=layer_drop,
+            embedding_norm=embedding_norm,
         )
         self.head = head(self.embedding)
         self.scheme = init
+        init.parametrise(self)
 
     def initialise(self, seed: int) -> None:
         """Fills every parameter; see `triform.layers.init.initialise`."""
@@ -79,7 +91,8 @@ class Encoder(nn.Module):
         padding_mask: Bool[Tensor, "batch seq_len"] | None = None,
         position_ids: Int[Tensor, "batch seq_len"] | None = None,
         document_ids: Int[Tensor, "batch seq_len"] | None = None,
+        token_type_ids: Int[Tensor, "batch seq_len"] | None = None,
     ) -> ModelOutput:
-        """`position_ids` None: counted from the first real token of each document."""
-        hidden = self.stack(self.embedding(input_ids), padding_mask, position_ids, document_ids)
+        """`position_ids` None: counted from the first real token of each document; `token_type_ids` None: all 0."""
+        hidden = self.stack(self.embedding(input_ids, token_type_ids), padding_mask, position_ids, document_ids)
         return ModelOutput(hidden, self.head)

@@ -7,6 +7,7 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from triform.layers.alternate import Alternate
 from triform.layers.cache import KVCache
 from triform.layers.embedding import TokenEmbedding
 from triform.layers.init import Scheme, initialise
@@ -21,17 +22,19 @@ class EncoderDecoder(nn.Module):
     `encoder` or `decoder` sets its own.
 
     Args:
+        n_tokens: rows of the embedding table that stand for tokens; None: all `vocab_size`.
         scale_embedding: multiply token embeddings by sqrt(d_model).
+        n_token_types: see `TokenEmbedding`.
         encoder: what the encoder has of its own, by the names of the arguments here; None: as both.
         decoder: the same for the decoder, which may also set `cross_attention` (None: `attention` without
-            its window: source and target have no distance).
+            its window, or the full one of an `Alternate`: source and target have no distance).
         head: builds the head, given the token embedding.
         init: how `initialise` fills matrices.
         For the others see `Stack`.
 
     Raises:
-        ValueError: `encoder` or `decoder` sets what no stack has, `cross_attention` has a window of its own;
-            see also `Stack` and the parts.
+        ValueError: `encoder` or `decoder` sets what no stack has, `cross_attention` has a window, a pattern of
+            layers or positions of its own; see also `Stack` and the parts.
     """
 
     family = "encoder_decoder"
@@ -49,15 +52,19 @@ class EncoderDecoder(nn.Module):
         max_seq_len: int,
         dropout: float,
         scale_embedding: bool,
-        attention: Factory,
+        n_token_types: int,
+        attention: Factory | Alternate,
         position: Factory,
         norm: Factory,
         feed_forward: Factory,
         placement: Factory,
+        layer_drop: Factory,
         init: Scheme,
         head: Factory,
         encoder: Mapping[str, Any],
         decoder: Mapping[str, Any],
+        embedding_norm: Factory | None = None,
+        n_tokens: int | None = None,
     ) -> None:
         super().__init__()
         shared = {
@@ -73,6 +80,8 @@ class EncoderDecoder(nn.Module):
             "norm": norm,
             "feed_forward": feed_forward,
             "placement": placement,
+            "layer_drop": layer_drop,
+            "embedding_norm": embedding_norm,
         }
         encoder_has = _of_stack("encoder", shared, encoder)
         decoder_has = _of_stack("decoder", shared | {"cross_attention": None}, decoder)
@@ -80,11 +89,15 @@ class EncoderDecoder(nn.Module):
 
         self.vocab_size, self.d_model = vocab_size, d_model
         self.max_seq_len = min(encoder_has["max_seq_len"], decoder_has["max_seq_len"])
-        self.embedding = TokenEmbedding(vocab_size, d_model, scaled=scale_embedding)
-        self.encoder = Stack(causal=False, d_model=d_model, **encoder_has)
-        self.decoder = Stack(causal=True, d_model=d_model, **decoder_has)
+        self.embedding = TokenEmbedding(
+            vocab_size, d_model, scaled=scale_embedding, n_tokens=n_tokens, n_token_types=n_token_types
+        )
+        depths = encoder_has["n_layers"], decoder_has["n_layers"]
+        self.encoder = Stack(causal=False, d_model=d_model, read_by=depths[1], **encoder_has)
+        self.decoder = Stack(causal=True, d_model=d_model, reads=depths[0], **decoder_has)
         self.head = head(self.embedding)
         self.scheme = init
+        init.parametrise(self)
 
     def initialise(self, seed: int) -> None:
         """Fills every parameter; see `triform.layers.init.initialise`."""
@@ -100,17 +113,20 @@ class EncoderDecoder(nn.Module):
         decoder_input_ids: Int[Tensor, "batch tgt_len"],
         padding_mask: Bool[Tensor, "batch src_len"] | None = None,
         decoder_padding_mask: Bool[Tensor, "batch tgt_len"] | None = None,
+        token_type_ids: Int[Tensor, "batch src_len"] | None = None,
     ) -> ModelOutput:
-        memory = self.encode(input_ids, padding_mask)
+        """`token_type_ids` are of the source, None: all 0; the tokens of a target are of type 0."""
+        memory = self.encode(input_ids, padding_mask, token_type_ids)
         return self.decode(decoder_input_ids, memory, padding_mask, decoder_padding_mask)
 
     def encode(
         self,
         input_ids: Int[Tensor, "batch src_len"],
         padding_mask: Bool[Tensor, "batch src_len"] | None = None,
+        token_type_ids: Int[Tensor, "batch src_len"] | None = None,
     ) -> Float[Tensor, "batch src_len d_model"]:
         """What the decoder reads of the source."""
-        return self.encoder(self.embedding(input_ids), padding_mask)
+        return self.encoder(self.embedding(input_ids, token_type_ids), padding_mask)
 
     def decode(
         self,
@@ -157,11 +173,23 @@ def _of_stack(stack: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> 
     return {**shared, **{key: value for key, value in own.items() if value is not None}}
 
 
-def _cross_attention(chosen: Factory | None, shared: Factory) -> Factory:
-    """Builds attention to the memory: as chosen for it, or as the shared one without the window."""
+def _cross_attention(chosen: Factory | Alternate | None, shared: Factory | Alternate) -> Factory:
+    """Builds attention to the memory: as chosen for it, or as the shared one without what needs a distance."""
+    if isinstance(chosen, Alternate):
+        raise ValueError(
+            "EncoderDecoder: alternate layers have no meaning between source and target, which have no positions in "
+            "common; set model/attention@model.decoder.cross_attention to one kind, such as multi_head"
+        )
+    own = chosen if isinstance(chosen, Mapping) else getattr(chosen, "keywords", {})
+    if "position" in own:
+        raise ValueError(
+            "EncoderDecoder: model.decoder.cross_attention.position is set, but source and target have no positions "
+            "in common; leave it out (model/position@model.decoder.position is that of the decoder)"
+        )
+    inherited = shared.full if isinstance(shared, Alternate) else shared
 
     def build(**sizes: Any) -> nn.Module:
-        module = (chosen or shared)(**sizes)
+        module = (chosen or inherited)(**sizes)
         if getattr(module, "window", None) is not None:
             if chosen:
                 raise ValueError(

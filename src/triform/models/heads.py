@@ -20,16 +20,31 @@ MAX_LOGITS = 2**26
 
 
 class LanguageModelHead(nn.Module):
-    """A logit for each token of the vocabulary.
+    """A logit for each token of the vocabulary, and none for the rows that pad the table: those are never produced.
 
     Args:
         tied: the projection is the table of the token embedding (Press and Wolf 2017; Vaswani et al. 2017,
             section 3.4); otherwise its own.
         bias: whether each token has a bias (BERT has one).
+        scaled: multiply hidden states by d_model^(-1/2) first (T5 1.0, whose tied table has unit variance).
+        softcap: bound that logits approach smoothly, softcap * tanh(logit / softcap) (Gemma 2: 30). None: no bound.
+
+    Raises:
+        ValueError: `softcap` <= 0.
     """
 
-    def __init__(self, embedding: TokenEmbedding, *, tied: bool, bias: bool) -> None:
+    def __init__(
+        self, embedding: TokenEmbedding, *, tied: bool, bias: bool, scaled: bool, softcap: float | None
+    ) -> None:
         super().__init__()
+        if softcap is not None and softcap <= 0:
+            raise ValueError(
+                f"LanguageModelHead: softcap={softcap} is not positive; set model.head.softcap above 0, or to null"
+            )
+        self.n_tokens = embedding.n_tokens
+        self.scale = embedding.d_model**-0.5 if scaled else 1.0
+        self.softcap = softcap
+        self.multiplier = 1.0  # of the logits, before their bias; muP sets it
         # In a tuple, so that the table is a parameter of the embedding alone and `to_empty` keeps the tie.
         self._tied = (embedding.table,) if tied else ()
         if not tied:
@@ -45,7 +60,7 @@ class LanguageModelHead(nn.Module):
         hidden: Float[Tensor, "*batch d_model"],
         labels: Int[Tensor, "*batch"] | None = None,
         loss: Loss | None = None,
-    ) -> Float[Tensor, "*batch vocab_size"] | Float[Tensor, ""]:
+    ) -> Float[Tensor, "*batch n_tokens"] | Float[Tensor, ""]:
         """The logits; with `labels` and `loss` the loss (a sum over tokens).
 
         Beyond `MAX_LOGITS` the loss is taken piece by piece, and each piece computed again in the backward
@@ -67,8 +82,10 @@ class LanguageModelHead(nn.Module):
             )
         return total
 
-    def project(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab_size"]:
-        return F.linear(hidden, self.weight, self.bias)
+    def project(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch n_tokens"]:
+        factor = self.scale * self.multiplier
+        logits = F.linear(hidden if factor == 1 else hidden * factor, self.weight, self.bias)[..., : self.n_tokens]
+        return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
 
     def flops(self, seq_len: int) -> int:
         """Of the forward pass over a row: a projection for each token."""
@@ -98,6 +115,7 @@ class ClassificationHead(nn.Module):
         self.dense = nn.Linear(embedding.d_model, embedding.d_model)
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(embedding.d_model, n_classes)
+        self.multiplier = 1.0  # of the logits, before their bias; muP sets it
 
     def forward(
         self,
@@ -107,7 +125,7 @@ class ClassificationHead(nn.Module):
     ) -> Float[Tensor, "*batch n_classes"] | Float[Tensor, ""]:
         """The logits; with `labels` and `loss` the loss (a sum over texts)."""
         pooled = self.dense(self.dropout(hidden)).tanh()
-        logits = self.classifier(self.dropout(pooled))
+        logits = self.classifier(self.dropout(pooled) * self.multiplier)
         return logits if labels is None or loss is None else loss(logits, labels)
 
     def flops(self, seq_len: int) -> int:
