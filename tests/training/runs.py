@@ -112,6 +112,7 @@ def outcome(folder: RunFolder) -> dict[str, Any]:
         "optimizer": checkpoint["optimizer_states"],
         "schedule": checkpoint["lr_schedulers"],
         "callbacks": checkpoint["callbacks"],
+        "average": checkpoint.get("average"),
         "step": checkpoint["progress"]["step"],
         "tokens": checkpoint["progress"]["tokens"],
         "best": best["state_dict"],

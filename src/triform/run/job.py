@@ -150,6 +150,7 @@ def checked(config: Mapping[str, Any]) -> "Prepared":
     import torch
 
     from triform.run.parts import data, model_factory, parts
+    from triform.training.averages import check_averages
 
     with torch.device("meta"):
         model_factory(config, 1)()  # a wrong size is refused before minutes of tokenising
@@ -158,10 +159,11 @@ def checked(config: Mapping[str, Any]) -> "Prepared":
     with torch.device("meta"):
         model = made.model_factory()
     try:
-        made.optimizer(model)
+        optimizer = made.optimizer(model)
         made.schedule(0, 1)
     except (TypeError, ValueError) as error:
         raise BadInput(f"optimizer, scheduler: {one_line(error)}; see python train.py --help optimizer") from error
+    check_averages(made.callbacks, optimizer)
     return prepared
 
 

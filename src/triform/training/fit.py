@@ -20,6 +20,7 @@ from triform.data.prepare import Prepared
 from triform.models.cost import count_parameters, flops_per_token
 from triform.tasks.objective import Model, Objective
 from triform.tasks.task import Task
+from triform.training.averages import averaged
 from triform.training.budget import Budget, budget
 from triform.training.checkpoints import AtomicCheckpointIO, Checkpoints, newest, read_checkpoint
 from triform.training.hardware import matmul_ceiling, pick_accelerator, pick_precision, rank
@@ -111,7 +112,9 @@ def fit(
         folder / "checkpoints", *objective.monitor, settings.save_interval, settings.val_interval, limits
     )
     preemption = Preemption()
-    trainer = _trainer(settings, folder, limits, loggers, [preemption, record, Progress(), checkpoints, *callbacks])
+    trainer = _trainer(
+        settings, folder, limits, loggers, [preemption, record, Progress(), checkpoints, *averaged(callbacks)]
+    )
     split = "test" if "test" in prepared.splits else "validation"
     with preemption:
         try:
