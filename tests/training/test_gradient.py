@@ -13,7 +13,9 @@ CUTS = [(1, 3), (1, 4), (2, 1), (2, 3)]
 """(devices, micro-batches): some leave slices of unequal size, the last ones of an epoch empty slices."""
 
 
-def cut(folder: Path, family: str, devices: int, accumulate: int) -> tuple[list[dict[str, torch.Tensor]], RunFolder]:
+def cut(
+    folder: Path, family: str, devices: int, accumulate: int, *overrides: str
+) -> tuple[list[dict[str, torch.Tensor]], RunFolder]:
     place = folder / f"{devices}x{accumulate}"
     place.mkdir()
     run = make(
@@ -25,6 +27,7 @@ def cut(folder: Path, family: str, devices: int, accumulate: int) -> tuple[list[
         f"trainer.devices={devices}",
         f"trainer.accumulate={accumulate}",
         "optimizer.eps=0.1",  # steps nearly proportional to the gradient, so that rounding stays rounding
+        *overrides,
     )
     return gradients(run, devices), run
 
@@ -50,3 +53,20 @@ def test_devices_and_micro_batches_only_cut(tmp_path: Path, family: str) -> None
                 assert error < 1e-5, f"{devices} devices, {accumulate} micro-batches, step {step}, {name}: {error}"
         for a, b in zip(logged(whole), logged(run), strict=True):
             assert a == pytest.approx(b, rel=1e-5)
+
+
+def test_what_keeps_experts_busy_is_over_the_global_batch(tmp_path: Path) -> None:
+    """Cut by devices the auxiliary loss has the same gradient; by micro-batches its mean differs, their count not."""
+    parts = (
+        "model/feed_forward=mixture",
+        "model.feed_forward.balance_loss=1.0",
+        "model.feed_forward.balance_rate=0.01",
+    )
+    runs = {(d, a): cut(tmp_path, "decoder", d, a, *parts)[0] for d, a in ((1, 1), (2, 1), (1, 3))}
+    router = "model.stack.layers.1.feed_forward.router.weight"
+    scale = max(float(gradient.abs().max()) for gradient in runs[1, 1][0].values())
+    for name, gradient in runs[1, 1][0].items():
+        assert float((gradient - runs[2, 1][0][name]).abs().max()) / scale < 1e-5, name
+    for a, b in zip(runs[1, 1], runs[2, 1], strict=True):
+        torch.testing.assert_close(a[router], b[router], rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(runs[1, 1][0][router], runs[1, 3][0][router], rtol=1e-4, atol=0)

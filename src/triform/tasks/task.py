@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric, Metric, SumMetric
 
+from triform.layers.feed_forward.mixture import balance_loss, rebalance
 from triform.tasks.objective import Batch, Model, Objective
 
 
@@ -22,7 +23,9 @@ class Task(L.LightningModule):
     """Trains a model on an objective.
 
     The gradient of a step is that of the loss summed over all target tokens of the global batch, divided by their
-    number, however the batch was cut into devices and micro-batches.
+    number, however the batch was cut into devices and micro-batches. What keeps the experts of a mixture busy is
+    agreed upon among the ranks for each micro-batch (see `triform.layers.feed_forward.mixture`) and is no part of the
+    loss that is recorded.
 
     Args:
         model_factory: builds the model; called once, on the meta device.
@@ -118,7 +121,8 @@ class Task(L.LightningModule):
         self._counts.targets += batch["n_targets"]
         self._counts.tokens += batch["n_tokens"]
         self._window.loss = self._window.loss + loss.detach().double()
-        return loss
+        balance = balance_loss(self.model, batch["n_targets"], self._sum_over_ranks)
+        return loss if balance is None else loss + balance
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         self.tick()
@@ -127,6 +131,7 @@ class Task(L.LightningModule):
         divided_by = self.trainer.accumulate_grad_batches * self.trainer.world_size  # by Lightning and by DDP
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         torch._foreach_mul_(gradients, divided_by / max(counts.targets, 1))
+        rebalance(self.model, self._sum_over_ranks)
         self._window.targets += counts.targets
         self._window.tokens += counts.tokens
         self.tokens += counts.tokens
@@ -181,6 +186,13 @@ class Task(L.LightningModule):
         self.seconds += passed
         if self.trainer.training:
             self._window.seconds += passed
+
+    def _sum_over_ranks(self, value: Tensor) -> Tensor:
+        """Of a tensor on this rank's device, without waiting for it."""
+        if self.trainer.world_size > 1:
+            value = value.clone()
+            dist.all_reduce(value)
+        return value
 
     def _over_ranks(self, value: Tensor | float) -> float:
         total = torch.as_tensor(value, dtype=torch.float64).cpu()

@@ -116,8 +116,7 @@ class MixtureOfExperts(nn.Module):
         hits = torch.zeros_like(scores).scatter(1, chosen, 1.0)
         self.routing = Routing((hits * real[:, None]).sum(0).detach(), (scores * real[:, None]).sum(0), real.sum())
         if self.choice_bias is not None:
-            now: Tensor = self.routing.tokens
-            before = self.since_rebalance
+            before, now = self.since_rebalance, self.routing.tokens
             self.since_rebalance = now if before is None else before + now
 
 
@@ -166,7 +165,7 @@ def rebalance(model: nn.Module, over_ranks: Sum) -> None:
     for mixture in _mixtures(model):
         if mixture.choice_bias is not None and mixture.since_rebalance is not None:
             tokens, mixture.since_rebalance = over_ranks(mixture.since_rebalance), None
-            mixture.choice_bias += mixture.balance_rate * (tokens.mean() - tokens).sign()
+            mixture.choice_bias.add_((tokens.mean() - tokens).sign(), alpha=mixture.balance_rate)
 
 
 def loads(model: nn.Module) -> dict[str, list[float]]:
