@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adafactor, AdamW, Muon, Optimizer
 
+from triform.layers.init import multipliers
+
 MATRIX, EMBEDDING, VECTOR = "matrix", "embedding", "vector"
 
 
@@ -59,7 +61,7 @@ def adafactor(
         clip_threshold: largest root mean square of an update, before the learning rate; at least 1.
         weight_decay, decay_embeddings, layer_decay: see `adamw`.
     """
-    made = groups(weights(model, layer_decay), lr, weight_decay, decay_embeddings)
+    made = groups(weights(model, layer_decay, width_exponent=0.5), lr, weight_decay, decay_embeddings)
     least = eps[1]
     if least is None:
         raise ValueError(f"adafactor: eps={list(eps)} has no second number; set optimizer.eps, such as [null, 1.0e-3]")
@@ -143,9 +145,10 @@ def muon(
         adamw_lr: of embeddings, head, biases and norm gains.
         weight_decay, decay_embeddings, layer_decay: see `adamw`.
     """
-    known = weights(model, layer_decay)
+    known = weights(model, layer_decay, width_exponent=0.5)
     inside = [w for w in known if w.kind == MATRIX and w.tensor.ndim == 2 and not w.name.startswith("head.")]
-    rest = [w for w in known if w not in inside]
+    taken = {w.name for w in inside}
+    rest = [w for w in weights(model, layer_decay) if w.name not in taken]
     return Joint(
         Muon(
             groups(inside, lr, weight_decay, decay_embeddings),
@@ -261,13 +264,16 @@ class Weight:
     lr_factor: float
 
 
-def weights(model: nn.Module, layer_decay: float) -> list[Weight]:
+def weights(model: nn.Module, layer_decay: float, width_exponent: float = 1.0) -> list[Weight]:
     """The trained parameters, each once, matrices first.
 
     Args:
         layer_decay: factor of the learning rate from a layer to the one below it, in (0, 1] (Howard and Ruder 2018;
             Clark et al. 2020, appendix A): the head has 1, the top layer `layer_decay`, embeddings the smallest. The
             layers of an encoder lie below those of its decoder.
+        width_exponent: of the factors that `model/init=mup` asks for: 1 for updates whose entries do not depend on
+            the width, as Adam's; 1/2 for those that shrink with its square root (relative to the weight, in
+            Adafactor) or that have a fixed spectral norm but for it (orthogonal of fixed root mean square, in Muon).
 
     Raises:
         ValueError: `layer_decay` is outside (0, 1].
@@ -276,13 +282,14 @@ def weights(model: nn.Module, layer_decay: float) -> list[Weight]:
         raise ValueError(
             f"optimizer: layer_decay={layer_decay} is not above 0 and at most 1; set optimizer.layer_decay, such as 0.8"
         )
-    distance = below_head(model)
+    distance, by_width = below_head(model), multipliers(model)
     tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     found = []
     for name, p in model.named_parameters():
         if p.requires_grad:
             kind = EMBEDDING if id(p) in tables else MATRIX if p.ndim >= 2 else VECTOR
-            found.append(Weight(name, p, kind, layer_decay ** distance[name]))
+            factor = layer_decay ** distance[name] * by_width[name] ** width_exponent
+            found.append(Weight(name, p, kind, factor))
     return sorted(found, key=lambda weight: (MATRIX, EMBEDDING, VECTOR).index(weight.kind))
 
 
