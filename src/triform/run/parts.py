@@ -116,4 +116,6 @@ def model_factory(
     for name in given:
         node.pop(name, None)
     factory = build(node, config["trust"], "model")
+    if rows is not None and rows > vocab_size:
+        given["n_tokens"] = vocab_size  # the rest pads the table and is never produced
     return partial(factory, vocab_size=rows or vocab_size, **given)
