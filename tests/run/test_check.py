@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from triform.run.check import check, check_arguments
+from triform.run.check import check, check_arguments, check_secrets
 from triform.run.compose import compose
 from triform.run.job import settled
 
@@ -68,6 +68,24 @@ def test_keys_that_only_a_file_could_add_are_refused() -> None:
     del wrong["trainer"]["val_interval"]
     with pytest.raises(ValueError, match=r"trainer\.val_interval is missing"):
         check(wrong)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"logger": {"api_key": "abc"}},
+        {"callbacks": {"x": {"_target_": "torch.nn.ReLU", "Token": "abc"}}},
+        {"data": {**compose(["data=text"])["data"], "train_files": ["https://me:abc@example.org/x.txt"]}},
+    ],
+)
+def test_secrets_are_refused_and_not_repeated(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="would be written to the run's folder") as refusal:
+        check_secrets({**config(), **changed})
+    assert "abc" not in str(refusal.value)
+
+
+def test_names_that_only_resemble_secrets_pass() -> None:
+    check_secrets({"max_tokens": 3, "tokenizer": {"token": None}, "data": {"train_files": "https://example.org/a@b:c"}})
 
 
 def test_counts_may_be_written_as_floats() -> None:

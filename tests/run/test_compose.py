@@ -50,6 +50,26 @@ def test_a_data_set_without_a_recipe_takes_none(tmp_path: Path) -> None:
     assert compose(["data=mine"], [tmp_path])["seed"] == 7
 
 
+def test_a_recipes_values_go_with_the_class_they_are_for() -> None:
+    recipe, bare = compose([]), compose(["experiment=none"])
+    assert recipe["optimizer"] != bare["optimizer"], "else this test shows nothing"
+    muon = compose(["optimizer=muon"])
+    assert muon["optimizer"] == compose(["experiment=none", "optimizer=muon"])["optimizer"]
+    assert muon["scheduler"] == bare["scheduler"]
+    cosine = compose(["scheduler=cosine"])
+    assert cosine["optimizer"] == bare["optimizer"]
+    assert compose(["scheduler=cosine", "optimizer.lr=0.3"])["optimizer"]["lr"] == 0.3
+    assert compose(["scheduler=noam", "optimizer=adamw"]) == recipe
+    assert cosine["trainer"] == recipe["trainer"]
+
+
+def test_a_class_of_ones_own_gets_no_keys_of_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "scheduler").mkdir()
+    (tmp_path / "scheduler" / "mine.yaml").write_text("_target_: own_package.Mine\nlevel: 0.5\n")
+    config = compose(["scheduler=mine"], [tmp_path])
+    assert config["scheduler"] == {"_target_": "own_package.Mine", "level": 0.5}
+
+
 def test_the_config_is_plain_and_has_no_trace_of_hydra() -> None:
     config = compose([])
     assert "hydra" not in config

@@ -3,6 +3,7 @@
 import csv
 import json
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ import torch
 import yaml
 
 import triform
-from tests.run.tiny import folder_of, start, stop_at, train
+from tests.run.tiny import TINY, TRAIN, folder_of, start, stop_at, train
 from tests.run.tiny import triform as command
 from triform.run.evaluate import evaluate
 from triform.run.load import open_run
 from triform.training.checkpoints import read_checkpoint
+
+CALL = "from triform.run import main; sys.exit(main())"
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +115,7 @@ def test_rerun_changes_what_is_asked_for_and_nothing_else(finished: Path, home: 
     assert "model.d_model=16" not in yaml.safe_load((folder_of(done) / "overrides.yaml").read_text())
 
 
+@pytest.mark.slow
 def test_rerun_repeats_every_number(finished: Path, home: Path) -> None:
     done = command(home, "rerun", str(finished))
     assert done.returncode == 0, done.stderr
@@ -131,6 +135,7 @@ def test_a_preempted_run_resumes_bit_for_bit(finished: Path, home: Path) -> None
     assert states_equal(finished, folder)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_bit_for_bit(finished: Path, home: Path) -> None:
     process = start(home, "name=killed", "seed=3")
     stop_at(process, home / "outputs" / "killed", step=5, number=signal.SIGKILL)
@@ -184,3 +189,36 @@ def _equal(a: object, b: object) -> bool:
     if isinstance(a, list | tuple):
         return isinstance(b, list | tuple) and len(a) == len(b) and all(map(_equal, a, b))
     return a == b
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_ranks(home: Path) -> None:
+    words = (*TINY, "name=torchrun", "model.dropout=0", "trainer.max_steps=2")
+    line = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", str(TRAIN), *words)
+    done = train(home, command=line)
+    assert done.returncode == 0, done.stderr
+    folder = folder_of(done)
+    assert [entry.name for entry in folder.parent.iterdir()] == [folder.name], "one run, not one a rank"
+    assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["devices"] == 2
+    assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
+
+
+def test_a_users_own_folder_and_package(finished: Path, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "scheduler").mkdir(parents=True)
+    (tmp_path / "conf" / "scheduler" / "mine.yaml").write_text("_target_: own_package.Mine\nlevel: 0.5\n")
+    (tmp_path / "own_package.py").write_text(
+        "class Mine:\n    def __init__(self, level): self.level = level\n"
+        "    def __call__(self, update, total): return self.level\n"
+    )
+    words = ("--config-dir", str(tmp_path / "conf"), "scheduler=mine", "name=own", "trainer.max_steps=1")
+    refused = train(home, *words)
+    assert refused.returncode == 2
+    assert "trust=[own_package]" in refused.stderr
+    line = (sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {CALL}", *TINY, *words)
+    done = train(home, command=(*line, "trust=[own_package]"))
+    assert done.returncode == 0, done.stderr
+    folder = folder_of(done)
+    assert read_checkpoint(folder / "checkpoints" / "last.ckpt")["lr_schedulers"]
+    refused = command(home, "resume", str(folder))
+    assert refused.returncode == 2
+    assert "own_package" in refused.stderr, "the run's own file cannot say what is trusted"

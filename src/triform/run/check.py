@@ -69,6 +69,7 @@ def check(config: Mapping[str, Any]) -> None:
     check_keys(config)
     check_targets({key: value for key, value in config.items() if key != "trust"}, config["trust"])
     check_values(config)
+    check_secrets(config)
     check_name(config["name"])
     for key, node in targets(config):
         check_arguments(node, key, config["trust"])
@@ -144,6 +145,30 @@ def check_values(config: Mapping[str, Any]) -> None:
             raise BadInput(f"{key}={_show(_get(config, key))} is no folder; set {key}=FOLDER")
     if not isinstance(config["trust"], Sequence) or isinstance(config["trust"], str):
         raise BadInput(f"trust={_show(config['trust'])} is no list of packages; write trust=[{config['trust']}]")
+
+
+_SECRET = ("api_key", "password", "passwd", "secret", "secret_key", "token", "access_token", "auth_token")
+
+
+def check_secrets(node: Any, key: str = "") -> None:
+    """Refuse what should not stand in a file that people share."""
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            place = f"{key}.{name}" if key else str(name)
+            if str(name).lower() in _SECRET and value is not None:
+                raise BadInput(
+                    f"{place}: a secret would be written to the run's folder; leave it out and set the variable of "
+                    "your environment that its library reads, such as WANDB_API_KEY or HF_TOKEN"
+                )
+            check_secrets(value, place)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            check_secrets(value, key)
+    elif isinstance(node, str) and re.search(r"://[^/\s@]+:[^/\s@]+@", node):
+        raise BadInput(
+            f"{key}: a password in an address would be written to the run's folder; leave it out of the address and "
+            "keep it in ~/.netrc"
+        )
 
 
 def check_name(name: Any) -> None:

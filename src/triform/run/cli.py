@@ -66,6 +66,17 @@ def parsed(arguments: Sequence[str]) -> Namespace:
     return found
 
 
+def typed(arguments: Sequence[str]) -> list[str]:
+    """The command line as a record that can be repeated from any folder: overrides, and where else configs are."""
+    found = parsed(arguments)
+    record = list(found.overrides)
+    if found.config_dir is not None:
+        record.append(f"--config-dir={os.path.abspath(found.config_dir)}")
+    if found.config_name is not None:
+        record.append(f"--config-name={found.config_name}")
+    return record
+
+
 def flags(arguments: Sequence[str]) -> list[str]:
     """The arguments that are not overrides, in their order."""
     overrides = iter(parsed(arguments).overrides)
@@ -102,9 +113,10 @@ def _hydra(arguments: Sequence[str], finish: Finish | None) -> int:
         try:
             from triform.run.job import run
 
-            code = run(plain(config, HydraConfig.get()), arguments, finish)
+            result = run(plain(config, HydraConfig.get()), typed(arguments), finish)
+            code = code or result  # hydra/sweeper=basic calls this for each of its jobs
         except Exception as error:  # Hydra would wrap it; it is reported below as it is
-            failure = error
+            failure = failure or error
 
     words = with_recipe(parsed(arguments).overrides, folders)
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")

@@ -1,5 +1,6 @@
 """From what the user typed to one plain, resolved config."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from triform.run.errors import BadInput, nearest, one_line
+from triform.run.folder import read_mapping
 from triform.run.help import conf_dir, groups
 
 VERSION_BASE = "1.3"
@@ -31,18 +33,67 @@ def _choice(arguments: Sequence[str], group: str) -> str | None:
 
 
 def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[str]:
-    """The arguments, with the recipe that a chosen data set brings along.
+    """The overrides, with the recipe that a chosen data set brings along, as far as it still fits.
 
-    `data=X` without an `experiment=` means `experiment=X` where there is a recipe of that name, else none.
+    `data=X` without an `experiment=` means `experiment=X` where there is a recipe of that name, else none. What a
+    recipe sets for a class is dropped where another class is chosen: `optimizer=muon` has Muon's own learning rate,
+    not the recipe's for AdamW. Optimizer and scheduler are tuned together; choosing either drops both.
 
     Args:
-        folders: config folders of the user's own, searched beside triform's.
+        folders: config folders of the user's own, searched before triform's.
     """
-    data = _choice(arguments, "data")
-    if data is None or "," in data or "(" in data or _choice(arguments, "experiment") is not None:
-        return list(arguments)
-    known = any((folder / "experiment" / f"{data}.yaml").is_file() for folder in (*folders, conf_dir()))
-    return [*arguments, f"experiment={data if known else 'none'}"]
+    data, recipe = _choice(arguments, "data"), _choice(arguments, "experiment")
+    brought = []
+    if recipe is None and data is not None and not _is_sweep(data):
+        recipe = data if _file(f"experiment/{data}", folders) is not None else "none"
+        brought = [f"experiment={recipe}"]
+    return [*_dropped(arguments, recipe, folders), *arguments, *brought]
+
+
+TUNED_TOGETHER = (("optimizer", "scheduler"), ("tokenizer",), ("task",))
+"""Groups whose values in a recipe belong to the classes that it chooses."""
+
+
+def _dropped(arguments: Sequence[str], recipe: str | None, folders: Sequence[Path]) -> Iterator[str]:
+    """Overrides that take back what the recipe sets for classes that `arguments` replaces."""
+    default = _options(read_mapping(conf_dir() / f"{CONFIG_NAME}.yaml"))
+    file = _file(f"experiment/{recipe or default['experiment']}", folders)
+    if file is None:
+        return
+    content = read_mapping(file)
+    chosen = default | _options(content)
+    for groups_together in TUNED_TOGETHER:
+        options = {group: _choice(arguments, group) or chosen[group] for group in groups_together}
+        if options == {group: chosen[group] for group in groups_together} or any(map(_is_sweep, options.values())):
+            continue
+        for group, option in options.items():
+            own = _file(f"{group}/{option}", folders)
+            values = read_mapping(own) if own is not None else {}
+            for key in content.get(group) or {}:
+                yield f"{group}.{key}={json.dumps(values[key])}" if key in values else f"~{group}.{key}"
+
+
+def _options(content: Mapping[str, Any]) -> dict[str, str]:
+    """Group -> option, of a config's defaults list."""
+    entries = [entry for entry in content.get("defaults", []) if isinstance(entry, Mapping)]
+    return {
+        str(group).removeprefix("override ").lstrip("/"): str(option)
+        for entry in entries
+        for group, option in entry.items()
+    }
+
+
+def _is_sweep(value: str) -> bool:
+    """Whether a value stands for several."""
+    return "," in value or "(" in value
+
+
+def _file(name: str, folders: Sequence[Path]) -> Path | None:
+    """The first config file of a name, in the user's own folders and triform's."""
+    for folder in (*folders, conf_dir()):
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    return None
 
 
 def compose(overrides: Sequence[str], folders: Sequence[Path] = (), config_name: str = CONFIG_NAME) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from triform.run.cli import config_folders, parsed
-from triform.run.compose import compose
+from triform.run.compose import CONFIG_NAME, compose
 from triform.run.errors import BadInput
 from triform.run.folder import RunFolder
 from triform.run.job import settled
@@ -31,11 +31,12 @@ def changed(folder: RunFolder, overrides: Sequence[str]) -> tuple[dict[str, Any]
         return config, typed
     folders: list[Path] = config_folders(typed)
     words = parsed(typed).overrides
+    name = parsed(typed).config_name or CONFIG_NAME
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
             raise BadInput(f"{override}: write key=value or group=option")
-    before = settled(compose(words, folders))
-    after = settled(compose([*_without(words, overrides), *overrides], folders))
+    before = settled(compose(words, folders, name))
+    after = settled(compose([*_without(words, overrides), *overrides], folders, name))
     return _patched(config, before, after), [*_without(typed, overrides), *overrides]
 
 

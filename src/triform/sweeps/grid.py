@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from triform.run.check import check_reach
-from triform.run.compose import composed, plain, with_recipe
+from triform.run.compose import CONFIG_NAME, composed, plain, with_recipe
 from triform.run.errors import BAD_INPUT, FAILED, FINISHED, PREEMPTED, BadInput, one_line, report
 from triform.run.folder import RunFolder
 from triform.run.job import checked, run, settled
@@ -103,6 +103,9 @@ def plan(config: DictConfig, arguments: Sequence[str]) -> list[Job]:
         for source in hydra.runtime.config_sources
         if source.schema == "file" and source.provider not in ("main", "hydra")
     ]
+    flags = [f"--config-dir={folder}" for folder in folders[:1]]
+    if hydra.job.config_name != CONFIG_NAME:
+        flags.append(f"--config-name={hydra.job.config_name}")
     overrides = OverridesParser.create().parse_overrides(list(arguments))
     combinations = BasicSweeper.split_arguments(overrides, None)[0]
     swept = {override.get_key_element() for override in overrides if override.is_sweep_override()}
@@ -116,7 +119,7 @@ def plan(config: DictConfig, arguments: Sequence[str]) -> list[Job]:
             checked(job)
         except ValueError as error:
             raise BadInput(f"{one_line(error)} (in the run with {varied})" if varied else one_line(error)) from error
-        configs.append((list(combination), varied, job))
+        configs.append(([*combination, *flags], varied, job))
     names = list(dict.fromkeys(job["name"] for _, _, job in configs))
     parent = Path(configs[0][2]["paths"]["outputs"]) / "sweeps" / "-".join(names)[:100]
     first = _next_number(parent)
