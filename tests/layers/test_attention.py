@@ -135,3 +135,57 @@ def test_capture_weights_shows_what_was_read_and_leaves_no_trace() -> None:
     assert weights["first"].triu(1).eq(0).all()
     torch.testing.assert_close(weights["first"].sum(-1), torch.ones(2, HEADS, 7))
     assert {layer.kernel for layer in model.values()} == {kernels.sdpa}
+
+
+def test_multi_query_shares_one_head_among_all() -> None:
+    assert attention(n_heads=6, group_size=None).n_kv_heads == 1
+
+
+def test_queries_and_keys_are_normed_by_head_before_the_rotation() -> None:
+    seen: list[torch.Tensor] = []
+
+    def rotate(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        return x
+
+    layer = attention(qk_norm=lambda width: nn.RMSNorm(width, eps=1e-6))
+    layer(torch.randn(2, 7, D_MODEL), rotate=rotate)
+    assert [tuple(x.shape) for x in seen] == [(2, HEADS, 7, HEAD_DIM)] * 2
+    for x in seen:
+        torch.testing.assert_close(x.square().mean(-1), torch.ones(2, HEADS, 7), rtol=1e-3, atol=1e-3)
+    assert layer.q_norm.weight.shape == (HEAD_DIM,)
+    assert layer.q_norm is not layer.k_norm
+
+
+def test_the_output_projection_may_have_no_bias_of_its_own() -> None:
+    layer = attention(bias=True, out_bias=False)
+    assert layer.q_proj.bias is not None
+    assert layer.out_proj.bias is None
+    assert attention(bias=True).out_proj.bias is not None
+
+
+def test_captured_weights_are_those_of_the_scores_in_use() -> None:
+    layer, x = attention(softcap=2.0, sinks=True, scale=0.9), torch.randn(2, 7, D_MODEL)
+    nn.init.normal_(layer.sinks)
+    mask = AttentionMask(causal=True)
+    with capture_weights(layer) as weights:
+        out = layer(x, mask)
+    torch.testing.assert_close(out, layer(x, mask))
+    assert weights[""].sum(-1).lt(1).all()
+
+
+def test_a_soft_cap_says_once_that_it_is_slower(caplog: pytest.LogCaptureFixture) -> None:
+    from triform.layers.attention import _say_once
+
+    _say_once.cache_clear()
+    attention(softcap=2.0)
+    attention(softcap=3.0)
+    assert [record.message for record in caplog.records] == [
+        "model.attention.softcap is not fused: attention takes the memory of the eager kernel"
+    ]
+
+
+@pytest.mark.parametrize("name", ["scale", "softcap"])
+def test_refuses_a_factor_of_zero(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"Attention: {name}=0\.0 is not positive; set model\.attention\.{name}"):
+        attention(**{name: 0.0})

@@ -1,8 +1,10 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 
-from triform.layers.init import Normal, Xavier, initialise, stable_hash
+from triform.layers.init import T5, MuP, Normal, Scheme, Xavier, initialise, stable_hash
 
 
 class Layer(nn.Module):
@@ -98,3 +100,48 @@ def test_refuses_a_standard_deviation_of_zero() -> None:
 def test_stable_hash_never_changes() -> None:
     assert stable_hash(0, "embedding.table.weight") == 2488240804381836335
     assert stable_hash(1, "2") != stable_hash(12, "")
+
+
+def test_truncated_values_stay_within_the_cut() -> None:
+    net = Net()
+    initialise(net, Normal(std=0.02, depth_scaled=True, cut=2.0), seed=0)
+    assert 0.039 < net.table.weight.abs().max() <= 0.04
+    assert net.layers[0].out_proj.weight.abs().max() <= 0.04 / 8**0.5
+    assert net.table.weight.std().item() == pytest.approx(0.0176, rel=0.02)  # of a normal cut at 2 sigma: 0.88 sigma
+
+
+def test_t5_has_the_standard_deviations_of_its_code() -> None:
+    from tests.models.composed import build
+
+    sizes = ("model.d_model=64", "model.n_heads=4", "model.head_dim=24", "model.d_ff=160", "model.head.tied=false")
+    model = build("decoder", "model/init=t5", "model/feed_forward=relu", "model/position=t5", *sizes, vocab_size=500)
+    layer, expected = model.stack.layers[0], {}
+    expected[model.embedding.table] = expected[model.head.projection] = 1.0
+    expected[layer.attention.q_proj] = (64 * 24) ** -0.5
+    expected[layer.attention.k_proj] = expected[layer.attention.v_proj] = 64**-0.5
+    expected[layer.attention.out_proj] = (4 * 24) ** -0.5
+    expected[layer.feed_forward.up_proj], expected[layer.feed_forward.down_proj] = 64**-0.5, 160**-0.5
+    for module, std in expected.items():
+        assert module.weight.std().item() == pytest.approx(std, rel=0.05)
+    assert model.stack.position.table.weight.std().item() == pytest.approx(1 / 8, rel=0.2)
+
+
+def test_experts_of_a_mixture_write_to_the_stream_as_one() -> None:
+    from tests.models.composed import build
+
+    model = build("decoder", "model/feed_forward=mixture", "model.d_model=64", "model.d_ff=80")
+    down = model.stack.layers[0].feed_forward.experts[1].down_proj
+    assert down.weight.std().item() == pytest.approx(0.02 / 4**0.5, rel=0.05)  # 2 layers of 2 sublayers
+
+
+@pytest.mark.parametrize(
+    ("scheme", "message"),
+    [
+        (lambda: Normal(std=0.02, depth_scaled=False, cut=0.0), r"cut=0\.0 is not positive; set model\.init\.cut"),
+        (lambda: T5(factor=0.0), r"T5: factor=0\.0 is not positive; set model\.init\.factor"),
+        (lambda: MuP(std=0.02, depth_scaled=True, base_width=0, base_head_dim=8), r"MuP: base_width=0 is not positive"),
+    ],
+)
+def test_refuses_what_is_not_positive(scheme: Callable[[], Scheme], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        scheme()

@@ -115,3 +115,81 @@ def test_half_precision_masks_exactly(kernel: str) -> None:
     before = kernels.KERNELS[kernel](q, k, v, mask, None, 0.0)
     v[:, :, 4:], k[:, :, 4:] = 1e4, -1e4
     assert torch.equal(kernels.KERNELS[kernel](q, k, v, mask, None, 0.0), before)
+
+
+def scored(scale: float | None, softcap: float | None, sinks: Tensor | None) -> Tensor:
+    """What queries read under a causal mask, step by step; the first of 6 heads reads key head 0, the last 2."""
+    q, k, v = inputs(kv_heads=3)
+    out = torch.zeros_like(q)
+    for b in range(BATCH):
+        for h in range(HEADS):
+            for i in range(Q_LEN):
+                scores = (k[b, h // 2, : i + 1] @ q[b, h, i]) * (HEAD_DIM**-0.5 if scale is None else scale)
+                if softcap is not None:
+                    scores = softcap * (scores / softcap).tanh()
+                values = v[b, h // 2, : i + 1]
+                if sinks is not None:
+                    scores = torch.cat((scores, sinks[h : h + 1]))
+                    values = torch.cat((values, torch.zeros_like(values[:1])))
+                out[b, h, i] = scores.softmax(0) @ values
+    return out
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+@pytest.mark.parametrize("scale", [None, 1.3])
+@pytest.mark.parametrize("softcap", [None, 0.7])
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_scores_as_the_formulas_have_them(
+    kernel: str, scale: float | None, softcap: float | None, with_sinks: bool
+) -> None:
+    sinks = torch.linspace(-2, 2, HEADS).requires_grad_() if with_sinks else None
+    expected = scored(scale, softcap, sinks)
+    padding = torch.ones(BATCH, Q_LEN, dtype=torch.bool)
+    for mask in (AttentionMask(causal=True), AttentionMask(causal=True, padding=padding)):
+        q, k, v = inputs(kv_heads=3)
+        out = kernels.KERNELS[kernel](q, k, v, mask, None, 0.0, scale, softcap, sinks)
+        torch.testing.assert_close(out, expected)
+        if sinks is not None:
+            (ours,) = torch.autograd.grad(out.square().sum(), sinks)
+            (theirs,) = torch.autograd.grad(expected.square().sum(), sinks, retain_graph=True)
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_sinks_without_a_mask_and_with_a_bias() -> None:
+    q, k, v = inputs()
+    sinks, bias = torch.randn(HEADS), torch.randn(1, HEADS, Q_LEN, Q_LEN)
+    for b in (None, bias):
+        for mask in (None, MASKS["left padding"], MASKS["documents"]):
+            one, other = (kernel(q, k, v, mask, b, 0.0, None, None, sinks) for kernel in (kernels.sdpa, kernels.eager))
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_large_mask_in_pieces_equals_it_at_once(mask: str, with_bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    bias = torch.randn(1, HEADS, Q_LEN, Q_LEN, requires_grad=True) if with_bias else None
+    sinks = torch.randn(HEADS, requires_grad=True)
+    learned = [x for x in (bias, sinks) if x is not None]
+
+    def result() -> list[Tensor]:
+        q, k, v = inputs(kv_heads=2)
+        out = kernels.sdpa(q, k, v, MASKS[mask], bias, 0.0, None, None, sinks)
+        return [out, *torch.autograd.grad(out.square().sum(), [q, k, v, *learned])]
+
+    at_once = result()
+    monkeypatch.setattr(kernels, "MAX_MASK", 8)
+    monkeypatch.setattr(kernels, "PIECE", 3)
+    for piece, whole in zip(result(), at_once, strict=True):
+        torch.testing.assert_close(piece, whole)
+    q, k, v = inputs(kv_heads=2, kv_len=Q_LEN)
+    last = kernels.sdpa(q[:, :, 3:], k, v, MASKS[mask], None, 0.0)  # the newest queries under a cache
+    torch.testing.assert_close(last, kernels.eager(q[:, :, 3:], k, v, MASKS[mask], None, 0.0))
+
+
+def test_a_piece_looks_only_at_the_keys_it_may_see() -> None:
+    causal, window = AttentionMask(causal=True), AttentionMask(causal=True, window=3)
+    assert causal.keys_of(range(4, 6), 9) == range(6)
+    assert window.keys_of(range(4, 6), 9) == range(2, 6)
+    assert AttentionMask(window=4).keys_of(range(4, 6), 9) == range(2, 8)
+    assert MASKS["prefix"].keys_of(range(4, 6), 9) == range(9)
+    assert AttentionMask(padding=torch.ones(1, 9, dtype=torch.bool)).keys_of(range(4, 6), 9) == range(9)

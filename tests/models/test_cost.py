@@ -102,3 +102,12 @@ def test_the_embedding_of_a_head_is_enough() -> None:
     assert ClassificationHead(TokenEmbedding(V, D, scaled=False), n_classes=5, dropout=0.0).flops(9) == 2 * (
         D * D + 5 * D
     )
+
+
+def test_a_mixture_costs_the_experts_that_a_token_takes() -> None:
+    t, router, expert = 7, 4 * D, 3 * D * F
+    model = on_meta("decoder", "model/feed_forward=mixture_shared")
+    biases = 4
+    assert count_parameters(model) == V * D + 2 * (4 * D * D + router + 5 * expert + biases + 2 * D) + D
+    layer, seen = 4 * D * D + router + 3 * expert, t * (t + 1) // 2
+    assert flops_per_token(model, t) == 6 * (2 * layer + V * D) + 3 * 4 * D * 2 * seen / t

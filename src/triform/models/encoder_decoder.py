@@ -173,7 +173,7 @@ def _of_stack(stack: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> 
     return {**shared, **{key: value for key, value in own.items() if value is not None}}
 
 
-def _cross_attention(chosen: Factory | Alternate | None, shared: Factory | Alternate) -> Factory:
+def _cross_attention(chosen: Any, shared: Factory | Alternate) -> Factory:
     """Builds attention to the memory: as chosen for it, or as the shared one without what needs a distance."""
     if isinstance(chosen, Alternate):
         raise ValueError(

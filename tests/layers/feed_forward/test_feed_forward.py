@@ -27,3 +27,9 @@ def test_every_layer_has_its_own_activation() -> None:
     """PReLU learns a slope: shared between layers it would be one."""
     first, second = (FeedForward(24, 40, activation=nn.PReLU, bias=True) for _ in range(2))
     assert first.activation is not second.activation
+
+
+def test_relu_squared() -> None:
+    from triform.layers.feed_forward.activations import ReLUSquared
+
+    assert ReLUSquared()(torch.tensor([-2.0, 0.0, 0.5, 3.0])).tolist() == [0.0, 0.0, 0.25, 9.0]

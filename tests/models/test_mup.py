@@ -1,0 +1,83 @@
+"""Maximal update parametrisation: what a step changes does not depend on the width."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.models.composed import FAMILIES, build, ids, read
+from triform.layers.init import multipliers
+from triform.layers.losses import CrossEntropy
+from triform.training.optimizers import adamw
+
+WIDTHS = (32, 64, 128, 256)
+
+
+def of_width(width: int, init: str, family: str = "decoder", *overrides: str) -> Any:
+    """Heads of 8 and an inner width of twice the model's."""
+    sizes = [f"model.d_model={width}", f"model.n_heads={width // 8}", f"model.d_ff={2 * width}"]
+    base = ["model.init.base_width=32", "model.init.base_head_dim=8"] if init == "mup" else []
+    return build(family, f"model/init={init}", *sizes, *base, *overrides)
+
+
+def movement(width: int, init: str, *overrides: str, steps: int = 4) -> dict[str, float]:
+    """The coordinate check of Yang et al. 2022, appendix D.1: how far a few steps of Adam move a typical number."""
+    model, tokens = of_width(width, init, "decoder", *overrides), ids(4, 9)
+    optimizer = adamw(model, 0.01, (0.9, 0.95), 1e-12, 0.0, False, 1.0)
+
+    def numbers() -> dict[str, torch.Tensor]:
+        output = model(tokens)
+        return {"hidden": output.hidden.detach(), "logits": output.logits.detach()}
+
+    before = numbers()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model.head(model(tokens[:, :-1]).hidden, tokens[:, 1:], CrossEntropy(0.0)).backward()
+        optimizer.step()
+    after = numbers()
+    return {name: (after[name] - before[name]).abs().mean().item() for name in before}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_coordinate_check(tied: bool) -> None:
+    """Eight times the width: under muP logits move as far, under the usual parametrisation several times as far."""
+    head = f"model.head.tied={str(tied).lower()}"
+    mup = [movement(width, "mup", head)["logits"] for width in WIDTHS]
+    usual = [movement(width, "normal", head)["logits"] for width in WIDTHS]
+    assert max(mup) / min(mup) < 1.5, mup
+    assert usual[-1] / usual[0] > 3, usual
+
+
+def test_at_the_base_width_it_is_the_usual_one() -> None:
+    mup, usual, tokens = of_width(32, "mup"), of_width(32, "normal"), ids(2, 7)
+    torch.testing.assert_close(mup(tokens).logits, usual(tokens).logits)
+    assert set(multipliers(mup).values()) == {1.0}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hidden_matrices_alone_learn_more_slowly(family: str) -> None:
+    model = of_width(128, "mup", family, "model.head.tied=false", "model.attention.bias=true")
+    factors = multipliers(model)
+    assert list(factors) == [name for name, _ in model.named_parameters()]
+    for name, value in model.named_parameters():
+        outside = name.startswith(("embedding.", "head.", "stack.position.", "encoder.position.", "decoder.position."))
+        assert factors[name] == (0.25 if value.ndim == 2 and not outside else 1.0), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_values_scores_and_logits_follow_the_width(family: str) -> None:
+    model, base = of_width(128, "mup", family, "model.head_dim=32"), of_width(32, "mup", family)
+    stacks = [model.encoder, model.decoder] if family == "encoder_decoder" else [model.stack]
+    for stack in stacks:
+        attention = stack.layers[0].attention
+        assert attention.scale == pytest.approx(8**0.5 / 32)
+        assert attention.q_proj.weight.std().item() == pytest.approx(0.02 / 2, rel=0.05)
+    assert model.embedding.table.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert (model.head.multiplier, base.head.multiplier) == (0.25, 1.0)
+    output = read(model, ids(2, 7))
+    expected = output.hidden @ model.embedding.table.weight.T / 4
+    torch.testing.assert_close(output.logits - (0 if model.head.bias is None else model.head.bias), expected)
+
+
+def test_a_model_without_it_has_no_factors() -> None:
+    assert set(multipliers(build("decoder")).values()) == {1.0}
