@@ -20,6 +20,7 @@ OWN_FILES = {
     "labelled": ["data.train_files={}/x.tsv", "data.seq_len=12"],
 }
 RECIPE_FOR = {
+    ("experiment", "none"): "dates",
     ("model", "encoder"): "labelled",
     ("model", "decoder"): "text",
     ("task", "causal_lm"): "text",
@@ -43,7 +44,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def overrides_for(group: str, option: str, files: Path) -> list[str]:
     """A small run that uses an option."""
-    recipe = option if group in ("data", "experiment") else RECIPE_FOR.get((group, option), "dates")
+    own = option if group in ("data", "experiment") else "dates"
+    recipe = RECIPE_FOR.get((group, option), own)
     words = [*TINY, f"paths.outputs={files}", f"paths.cache={files}/cache"]
     words += [word.format(files) for word in OWN_FILES.get(recipe, [])]
     words += DATES if recipe == "dates" else []
