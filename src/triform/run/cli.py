@@ -39,7 +39,9 @@ def show_help(arguments: Sequence[str]) -> int:
 
     topics = [argument for argument in arguments if not argument.startswith("-")]
     try:
-        print(page(topics[0] if topics else None))
+        print(page(topics[0] if topics else None), flush=True)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ValueError as error:
         return report(error)
     return FINISHED

@@ -169,8 +169,9 @@ def _values() -> dict[str, tuple[str, str]]:
     for options in (PARTS_OF, chosen):
         for group, option in options.items():
             file = conf / group / f"{option}.yaml"
+            where = "" if chosen.get(group) == option else f" (with {group}={option})"
             if file.is_file() and group != "experiment":
-                found |= {f"{group}.{key}": (value, comment) for key, value, comment in _entries(file)}
+                found |= {f"{group}.{key}": (value, comment + where) for key, value, comment in _entries(file)}
     recipe = conf / "experiment" / f"{chosen.get('experiment')}.yaml"
     if recipe.is_file():
         for key, value, comment in _entries(recipe):
