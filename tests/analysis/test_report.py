@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from triform.analysis.report import choose, number, print_report
+from triform.analysis.report import choose, number, print_report, shortened
 from triform.tasks.objective import Sample
 
 RIGHT = Sample(source="3 May 1987", output="1987-05-03", target="1987-05-03", correct=True)
@@ -51,3 +51,10 @@ def test_choose_takes_the_first_of_each_kind() -> None:
 )
 def test_number(value: float, shown: str) -> None:
     assert number(value) == shown
+
+
+def test_a_long_text_that_is_judged_is_printed_on_one_line() -> None:
+    assert shortened("a\n b\tc") == "a b c"
+    line = shortened("word " * 100)
+    assert line.endswith(" ...")
+    assert len(line) <= 164

@@ -8,6 +8,8 @@ from rich.table import Table
 
 from triform.tasks.objective import Sample
 
+WIDEST = 160  # characters of a text in the table of samples
+
 
 def metrics_table(metrics: Mapping[str, float], baselines: Mapping[str, Mapping[str, float]]) -> Table:
     """Final metrics, one row each, with a column per baseline that has the same metric.
@@ -34,10 +36,12 @@ def samples_table(samples: Sequence[Sample]) -> Table:
         table.add_column(heading, overflow="fold")
     marks = {True: "[green]right[/]", False: "[red]wrong[/]", None: ""}
     for sample in samples:
-        cells = [escape(sample.source), escape(sample.output)]
+        cells = [sample.source, sample.output]
         if judged:
-            expected = escape(sample.target) if sample.target is not None and not sample.correct else ""
-            cells = [marks[sample.correct], *cells, expected]
+            expected = sample.target if sample.target is not None and not sample.correct else ""
+            cells = [marks[sample.correct], *(escape(shortened(text)) for text in (*cells, expected))]
+        else:  # running text, whose line ends matter
+            cells = [escape(text) for text in cells]
         table.add_row(*cells)
     return table
 
@@ -60,6 +64,12 @@ def print_report(
     if samples:
         console.print()
         console.print(samples_table(choose(samples, right=4, wrong=4)))
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text on one line; samples.txt has all of it."""
+    line = " ".join(text.split())
+    return line if len(line) <= WIDEST else line[:WIDEST].rstrip() + " ..."
 
 
 def number(value: float) -> str:
