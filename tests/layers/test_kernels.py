@@ -1,6 +1,9 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from triform.layers import kernels
 from triform.layers.masks import AttentionMask
@@ -193,3 +196,39 @@ def test_a_piece_looks_only_at_the_keys_it_may_see() -> None:
     assert AttentionMask(window=4).keys_of(range(4, 6), 9) == range(2, 8)
     assert MASKS["prefix"].keys_of(range(4, 6), 9) == range(9)
     assert AttentionMask(padding=torch.ones(1, 9, dtype=torch.bool)).keys_of(range(4, 6), 9) == range(9)
+
+
+class Largest(TorchDispatchMode):
+    """The numbers in the largest tensor that an operation returns."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **kwargs or {})
+        for value in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(value, Tensor):
+                self.numbers = max(self.numbers, value.numel())
+        return out
+
+
+@pytest.mark.parametrize("kind", ["causal", "padding", "left padding", "window", "both sides", "documents"])
+def test_memory_is_linear_in_length(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward nothing is as large as a tenth of all pairs."""
+    monkeypatch.setattr(kernels, "MAX_MASK", 64**2)
+    monkeypatch.setattr(kernels, "PIECE", 16)
+    length, places = 512, torch.arange(512)[None]
+    masks = {
+        "causal": AttentionMask(causal=True),
+        "padding": AttentionMask(padding=places < 500),
+        "left padding": AttentionMask(causal=True, padding=places > 5),
+        "window": AttentionMask(causal=True, window=16),
+        "both sides": AttentionMask(window=16, padding=places < 500),
+        "documents": AttentionMask(causal=True, documents=places // 100),
+    }
+    q, k, v = (torch.randn(1, 1, length, 4, requires_grad=True) for _ in range(3))
+    with Largest() as largest:
+        kernels.sdpa(q, k, v, masks[kind], None, 0.0).square().sum().backward()
+    assert largest.numbers < length**2 / 10
+    with Largest() as largest:
+        kernels.eager(q, k, v, masks[kind], None, 0.0)
+    assert largest.numbers >= length**2

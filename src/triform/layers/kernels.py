@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from triform.layers.masks import AttentionMask
 
 # Pairs of a query and a key that a mask may spell out at once, and the queries of a piece of a larger one.
-MAX_MASK = 2**20
+MAX_MASK = 2**22
 PIECE = 512
 
 
