@@ -1,12 +1,13 @@
 """Every part in conf/model works in every family, from the command line."""
 
+import re
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from tests.models.composed import FAMILIES, NEEDS, PARTS, VOCAB_SIZE, build, chosen, ids, read
+from tests.models.composed import CONF, FAMILIES, NEEDS, PARTS, VOCAB_SIZE, build, chosen, ids, read
 from triform.layers.losses import CrossEntropy
 
 
@@ -116,3 +117,14 @@ def test_refuses_in_one_line(family: str, overrides: list[str], message: str) ->
 def test_a_vocabulary_of_nothing_is_refused() -> None:
     with pytest.raises(Exception, match=r"vocab_size=0 is less than 1; set model\.vocab_size"):
         build("decoder", vocab_size=0)
+
+
+@pytest.mark.parametrize(("group", "name"), PARTS)
+def test_every_part_is_written_down(group: str, name: str) -> None:
+    assert f"`{group}={name}`" in (CONF.parent / "docs" / "parts.md").read_text(encoding="utf-8")
+
+
+def test_files_that_the_page_of_parts_names_exist() -> None:
+    page = CONF.parent / "docs" / "parts.md"
+    for link in re.findall(r"\]\((\.\./[^)]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).is_file(), link
