@@ -167,14 +167,24 @@ def prepare(source: Source, recipe: Recipe, cache_dir: Path, progress: bool) -> 
             `cache_dir` cannot be written.
     """
     source.check()
-    key = digest([source.fingerprint(), repr(recipe), tokenizers.__version__, str(FORMAT)])
-    folder = cache_dir / key
+    folder = _folder(source, recipe, cache_dir)
     if not folder.is_dir():
         _check_writable(cache_dir)
-        with FileLock(cache_dir / f"{key}.lock"):
+        with FileLock(cache_dir / f"{folder.name}.lock"):
             if not folder.is_dir():
                 _make(source, recipe, folder, progress)
     return Prepared.open(folder)
+
+
+def cached(source: Source, recipe: Recipe, cache_dir: Path) -> Prepared | None:
+    """What `prepare` returns, where it has been made before; else None."""
+    source.check()
+    folder = _folder(source, recipe, cache_dir)
+    return Prepared.open(folder) if folder.is_dir() else None
+
+
+def _folder(source: Source, recipe: Recipe, cache_dir: Path) -> Path:
+    return cache_dir / digest([source.fingerprint(), repr(recipe), tokenizers.__version__, str(FORMAT)])
 
 
 def _check_writable(cache_dir: Path) -> None:

@@ -171,6 +171,26 @@ def check_secrets(node: Any, key: str = "") -> None:
         )
 
 
+def choices(config: Mapping[str, Any], key: str) -> str | None:
+    """What a key may be set to, in words; None: only the class that reads it knows."""
+    if key in _CHOICES:
+        return ", ".join(_show(choice) for choice in _CHOICES[key])
+    if key in _POSITIVE:
+        kind = "a number" if key in _FRACTIONAL else "a whole number"
+        return f"{kind} above 0{', or null' if key in _OPTIONAL else ''}"
+    section, _, name = key.rpartition(".")
+    node: Any = config
+    for part in section.split(".") if section else ():
+        node = node[part]
+    target = node.get("_target_")
+    if not isinstance(target, str) or name.startswith("_"):
+        return None
+    parameter = inspect.signature(locate(target, config["trust"], section)).parameters.get(name)
+    if parameter is None or not all(option in _PLAIN for option in _options(parameter.annotation)):
+        return None
+    return _describe(parameter.annotation)
+
+
 def check_name(name: Any) -> None:
     """Refuse a name that would leave `paths.outputs` or trouble a shell."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.,+@-]*", name) or len(name) > 100:

@@ -1,5 +1,6 @@
 """The folder of a run: everything needed to repeat or use it."""
 
+import json
 import os
 import secrets
 import time
@@ -102,6 +103,11 @@ def read_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise BadInput(f"{path} holds no config")
     return content
+
+
+def read_labels(folder: RunFolder) -> list[str] | None:
+    """Names of a run's classes by number; None: its data has none."""
+    return json.loads(folder.labels.read_text(encoding="utf-8")) if folder.labels.exists() else None
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -1,6 +1,5 @@
 """A trained model from its run's folder."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from triform.data.tokenizers import Tokenizer
 from triform.run.build import build, locate
 from triform.run.errors import BadInput
-from triform.run.folder import RunFolder, resolve_run
+from triform.run.folder import RunFolder, read_labels, resolve_run
 from triform.run.parts import model_factory
 from triform.tasks.objective import Objective
 from triform.training.checkpoints import BEST, LAST, read_checkpoint
@@ -56,11 +55,10 @@ def open_run(run: str | Path, trust: Sequence[str] = ()) -> Loaded:
     folder = resolve_run(run)
     config = {**folder.read_config(), "trust": list(trust)}
     tokenizer = Tokenizer.load(folder.tokenizer)
-    labels = json.loads(folder.labels.read_text(encoding="utf-8")) if folder.labels.exists() else None
     objective = build(config["task"], trust, "task")(
         family=locate(config["model"]["_target_"], trust, "model").family,
         tokenizer=tokenizer,
-        labels=labels,
+        labels=read_labels(folder),
         seq_len=config["data"]["seq_len"],
         seed=config["seed"],
     )

@@ -12,7 +12,9 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from triform.data.module import DataModule
-from triform.data.prepare import Prepared, prepare
+from triform.data.prepare import Prepared, cached, prepare
+from triform.data.sources.base import Source
+from triform.data.tokenizers import Recipe
 from triform.run.build import build, locate
 from triform.run.check import LOADER, devices
 from triform.run.errors import BadInput
@@ -40,11 +42,23 @@ def data(config: Mapping[str, Any], progress: bool = False) -> Prepared:
     Raises:
         ValueError: a data file is missing, empty or malformed.
     """
-    trust = config["trust"]
-    source = build({key: value for key, value in config["data"].items() if key not in LOADER}, trust, "data")
-    recipe = build(config["tokenizer"], trust, "tokenizer")
+    source, recipe = _source(config)
     source.check()
     return prepare(source, recipe, Path(config["paths"]["cache"]), progress)
+
+
+def known_data(config: Mapping[str, Any]) -> Prepared | None:
+    """The same where it has been made before; else, or where it cannot be, None."""
+    try:
+        return cached(*_source(config), Path(config["paths"]["cache"]))
+    except (ValueError, OSError):
+        return None
+
+
+def _source(config: Mapping[str, Any]) -> tuple[Source, Recipe]:
+    trust = config["trust"]
+    source = build({key: value for key, value in config["data"].items() if key not in LOADER}, trust, "data")
+    return source, build(config["tokenizer"], trust, "tokenizer")
 
 
 def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:

@@ -1,0 +1,139 @@
+"""`triform inspect [RUN] [key=value ...]`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from triform.commands.parser import Parser
+from triform.run.errors import BadInput
+
+ASSUMED_TOKENS, ASSUMED_LABELS = 256, 2
+
+
+def main(arguments: list[str]) -> int:
+    """Print the tree of a model's modules, its size, and what training it takes."""
+    made = Parser(
+        prog="triform inspect",
+        description="The modules of a model with their shapes, its parameters, FLOPs and memory; nothing is computed. "
+        "Of the model that key=value describe as for train.py, of a run, or in a line each of a folder of runs.",
+        allow_abbrev=False,
+    )
+    made.add_argument("words", nargs="*", metavar="RUN | key=value", help="a run or a folder of them; what to change")
+    made.add_argument("--depth", type=int, default=99, metavar="N", help="levels of the tree (default: all)")
+    made.add_argument("--trust", action="append", default=[], metavar="PACKAGE", help="a package of your own")
+    made.add_argument("--config-dir", metavar="DIR", help="your own options, as for train.py")
+    options = made.parse_args(arguments)
+    paths = [word for word in options.words if "=" not in word and not word.startswith("~")]
+    overrides = [word for word in options.words if word not in paths]
+    if len(paths) > 1:
+        raise BadInput(f"{' '.join(paths)}: inspect one at a time, or the folder that they are in")
+    if paths and not (Path(paths[0]) / "config.yaml").is_file():
+        runs = sorted(file.parent for file in Path(paths[0]).expanduser().glob("*/config.yaml"))
+        if runs and not overrides:
+            for run in runs:
+                print(f"{run.name}  {_line(*_described(run, [], options.trust, None))}")
+            return 0
+    path = Path(paths[0]) if paths else None
+    for line in _page(*_described(path, overrides, options.trust, options.config_dir), options.depth):
+        print(line)
+    return 0
+
+
+def _described(
+    path: Path | None, overrides: Sequence[str], trust: Sequence[str], config_dir: str | None
+) -> tuple[dict[str, Any], Any, list[str]]:
+    """Config, its model on the meta device, and what had to be assumed."""
+    from triform.run.check import check_arguments, check_keys, check_targets, check_values, targets
+    from triform.run.compose import compose
+    from triform.run.folder import resolve_run
+    from triform.run.job import settled
+    from triform.run.rerun import changed
+
+    folder = None if path is None else resolve_run(path)
+    if folder is None:
+        config = settled(compose(overrides, [Path(config_dir)] if config_dir else []))
+    else:
+        config = changed(folder, overrides)[0]
+    config = {**config, "trust": [*trust, *(config["trust"] if folder is None else [])]}
+    check_keys(config)
+    check_targets({key: value for key, value in config.items() if key != "trust"}, config["trust"])
+    check_values(config)
+    for key, node in targets({name: config[name] for name in ("model", "task", "optimizer")}):
+        check_arguments(node, key, config["trust"])
+
+    import torch
+
+    from triform.data.tokenizers import Tokenizer
+    from triform.run.build import build, locate
+    from triform.run.folder import read_labels
+    from triform.run.parts import known_data, model_factory
+
+    notes = []
+    tokenizer, labels = None, None
+    if folder is not None and folder.tokenizer.is_dir():
+        tokenizer, labels = Tokenizer.load(folder.tokenizer), read_labels(folder)
+    elif (prepared := known_data(config)) is not None:
+        tokenizer, labels = prepared.tokenizer, prepared.labels
+    if tokenizer is not None:
+        n_tokens = tokenizer.vocab_size
+    else:
+        n_tokens = config["model"]["vocab_size"] or config["tokenizer"].get("vocab_size") or ASSUMED_TOKENS
+        if config["model"]["vocab_size"] is None:
+            notes.append(f"The data is not prepared yet: {n_tokens} tokens assumed; model.vocab_size=N sets it.")
+    task = locate(config["task"]["_target_"], trust, "task")
+    arguments = {}
+    if "labelled" in task.kinds:
+        if labels is None:
+            labels = [str(i) for i in range(ASSUMED_LABELS)]
+            notes.append(f"The data is not prepared yet: {len(labels)} labels assumed.")
+        family = locate(config["model"]["_target_"], trust, "model").family
+        objective = build(config["task"], trust, "task")(
+            family=family, tokenizer=tokenizer, labels=labels, seq_len=config["data"]["seq_len"], seed=config["seed"]
+        )
+        arguments = objective.model_arguments()
+    with torch.device("meta"):
+        return config, model_factory(config, n_tokens, arguments)(), notes
+
+
+def _page(config: Mapping[str, Any], model: Any, notes: Sequence[str], depth: int) -> list[str]:
+    from triform.analysis.anatomy import memory, mib, micro_batch, tree
+    from triform.models.cost import flops_per_token
+    from triform.run.build import build
+    from triform.run.check import devices
+
+    rows = [("module", "class", "weights", "parameters")]
+    for part in tree(model, depth):
+        what = f"{part.count} x {part.kind}" if part.count > 1 else part.kind
+        shapes = [
+            f"shares {name}" if shape is None else f"{name} {' x '.join(map(str, shape))}"
+            for name, shape in part.shapes
+        ]
+        rows.append((f"{'  ' * part.depth}{part.name}", what, ", ".join(shapes), f"{part.parameters:,}"))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:<{widths[2]}}  {d:>{widths[3]}}" for a, b, c, d in rows]
+
+    seq_len = min(config["data"]["seq_len"], model.max_seq_len)
+    batch = micro_batch(config["data"], config["trainer"], devices(config)[1])
+    used = memory(model, build(config["optimizer"], config["trust"], "optimizer")(model), batch, seq_len)
+    both = ", on either side" if model.family == "encoder_decoder" else ""
+    lines += [
+        "",
+        f"parameters       {sum(p.numel() for p in model.parameters()):,}, shared ones counted once",
+        f"FLOPs per token  {flops_per_token(model, seq_len):.4g}, forward and backward, rows of {seq_len} tokens",
+        f"memory           {mib(used.total)} to train, of each device:",
+        f"  weights        {mib(used.weights)}",
+        f"  gradients      {mib(used.gradients)}",
+        f"  optimizer      {mib(used.optimizer)}",
+        f"  activations    {mib(used.activations)}, estimated in float32 for {batch} rows of {seq_len} tokens{both}",
+    ]
+    if used.attention is not None:
+        lines.append(f"                 and {mib(used.attention)} more where attention has no fused kernel")
+    return [*lines, *notes]
+
+
+def _line(config: Mapping[str, Any], model: Any, notes: Sequence[str]) -> str:
+    from triform.models.cost import flops_per_token
+
+    seq_len = min(config["data"]["seq_len"], model.max_seq_len)
+    n = sum(p.numel() for p in model.parameters())
+    return f"{type(model).__name__}  {n:,} parameters  {flops_per_token(model, seq_len):.4g} FLOPs per token"

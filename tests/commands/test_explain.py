@@ -1,0 +1,112 @@
+"""`triform explain`: the file and line, or the override, that a value is from."""
+
+from pathlib import Path
+
+import pytest
+
+from triform.commands import main
+from triform.run.explain import explain_key
+from triform.run.help import conf_dir
+
+
+def line_of(file: str, beginning: str) -> str:
+    lines = (conf_dir() / file).read_text().splitlines()
+    number = next(i for i, line in enumerate(lines, 1) if line.strip().startswith(beginning))
+    return f"conf/{file}:{number}"
+
+
+def test_the_last_file_that_states_a_key_holds() -> None:
+    found = explain_key("optimizer.lr", [], [])
+    assert [source.place for source in found.sources] == [
+        line_of("optimizer/adamw.yaml", "lr:"),
+        line_of("experiment/dates.yaml", "lr:"),
+    ]
+    assert found.value == found.sources[-1].text
+    assert found.sources[0].comment.startswith("peak learning rate")
+    assert found.choices == "a number"
+
+
+def test_the_command_line_wins() -> None:
+    found = explain_key("optimizer.lr", ["optimizer.lr=3"], [])
+    assert (found.value, found.sources[-1].place) == ("3", "command line")
+
+
+def test_another_class_takes_the_recipes_value_back() -> None:
+    found = explain_key("optimizer.lr", ["optimizer=lion"], [])
+    assert found.sources[0].place == line_of("optimizer/lion.yaml", "lr:")
+    assert float(found.value) == float(found.sources[0].text) == float(found.sources[-1].text)
+    assert "recipe" in found.sources[-1].place
+
+
+def test_an_interpolation_is_shown_beside_its_value() -> None:
+    found = explain_key("scheduler.d_model", ["model.d_model=96"], [])
+    assert found.value == "96"
+    assert found.sources[0].text == "${model.d_model}"
+
+
+def test_a_file_that_builds_on_another_names_both() -> None:
+    found = explain_key("model.attention.window", ["model/attention=sliding_window"], [])
+    assert [source.place.split("/")[-1].split(":")[0] for source in found.sources] == [
+        "multi_head.yaml",
+        "sliding_window.yaml",
+    ]
+
+
+@pytest.mark.parametrize("key", ["model/attention", "model.attention"])
+def test_a_group_says_who_chose_and_what_else_there_is(key: str) -> None:
+    found = explain_key(key, ["model/attention=grouped_query"], [])
+    assert (found.key, found.value) == ("model/attention", "grouped_query")
+    assert found.sources[0].place == line_of("model/encoder_decoder.yaml", "- attention: ")
+    assert found.sources[-1].place == "command line"
+    assert found.choices is not None
+    assert "sliding_window" in found.choices.split(", ")
+
+
+def test_one_stacks_choice_is_not_the_others() -> None:
+    words = ["model/attention@model.encoder.attention=sliding_window"]
+    for key in ("model.encoder.attention", "model/attention@model.encoder.attention"):
+        assert explain_key(key, words, []).value == "sliding_window"
+    assert explain_key("model.decoder.attention", words, []).value == "null"
+    assert explain_key("model/attention", words, []).value == "multi_head"
+
+
+def test_a_recipe_that_the_data_brings_along_is_named() -> None:
+    words = ["data=labelled", "data.train_files=x"]
+    assert explain_key("experiment", words, []).sources[-1].place == "the data set, which has this recipe"
+    assert explain_key("task", words, []).sources[-1].place == line_of("experiment/labelled.yaml", "- override /task")
+
+
+def test_a_folder_of_ones_own_is_read(tmp_path: Path) -> None:
+    (tmp_path / "optimizer").mkdir()
+    file = tmp_path / "optimizer" / "mine.yaml"
+    file.write_text("defaults:\n  - adamw\n\nlr: 0.7    # my own\n")
+    found = explain_key("optimizer.lr", ["optimizer=mine", "experiment=none"], [tmp_path])
+    assert found.sources[-1].place == f"{file}:4"
+    assert found.sources[-1].comment == "my own"
+    choices = explain_key("optimizer", [], [tmp_path]).choices
+    assert choices is not None
+    assert "mine" in choices.split(", ")
+
+
+@pytest.mark.parametrize(
+    ("words", "fragment"),
+    [
+        (["optimizer.lrr"], "did you mean 'optimizer.lr'?"),
+        (["model.encoder"], "is a group of keys: model.encoder.n_layers"),
+        (["seed", "optimizer=lio"], "did you mean 'lion'?"),
+        ([], "required: KEY"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], fragment: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", *words]) == 2
+    said = capsys.readouterr().err
+    assert fragment in said
+    assert said.count("\n") == 1
+
+
+def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "trainer.precision"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "trainer.precision=auto"
+    assert line_of("trainer/default.yaml", "precision:") in shown[1]
+    assert "bf16-mixed" in shown[-1]
