@@ -1,9 +1,14 @@
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from functools import partial
+from types import ModuleType
 
 import pytest
 from torch import nn
 
-from triform.run.build import build, locate
+import triform
+from triform.run.build import OURS, build, locate
 
 
 def test_nested_parts_are_built_and_partial_ones_are_left_to_their_owner() -> None:
@@ -41,6 +46,11 @@ def test_plain_values_stay_plain() -> None:
         "triform.run.job.run",
         "triform.commands.main",
         "triform.run.folder.create",
+        "triform.training.environment.git",
+        "triform.training.environment._run",
+        "triform.training.checkpoints.link",
+        "triform.training.fit.random.Random",
+        "triform.data.prepare.shutil.rmtree",
         "myproject.Model",
     ],
 )
@@ -55,15 +65,64 @@ def test_targets_outside_the_allowed_packages_are_refused_before_import(target: 
     "target",
     [
         "torch.nn.modules.module.warnings.warn",
-        "triform.training.fit.random.Random",
-        "triform.training.environment.subprocess.run",
-        "triform.data.prepare.shutil.rmtree",
-        "triform.training.fit",
+        "torch.nn.init.normal_",
+        "torch.nn.parallel.distributed.functools.partial",
+        "torch.optim.swa_utils.AveragedModel",
+        "triform.data.sources.files.hashlib.file_digest",
+        "triform.data.sources.files.read_text",
+        "triform.data.tokenizers.Tokenizer.load",
+        "triform.layers.attention.nn.Linear",
+        "triform.layers.attention",
+        "triform.training.loggers.wandb_id",
+        "triform.training.optimizers.Callable",
+        "lightning.pytorch.loggers.wandb.os.system",
     ],
 )
-def test_no_attribute_path_leads_out_of_the_allowed_packages(target: str) -> None:
-    with pytest.raises(ValueError, match="not a class or function of an allowed package"):
+def test_no_attribute_path_leads_to_anything_but_a_part(target: str) -> None:
+    with pytest.raises(ValueError, match="is not a class that a config may name"):
         build({"_target_": target})
+
+
+@pytest.mark.parametrize("target", ["torch.nn.modules.module._addindent", "triform.layers._x.Y", "torch.nn.__class__"])
+def test_private_names_are_refused(target: str) -> None:
+    with pytest.raises(ValueError, match="outside what a config may name"):
+        build({"_target_": target})
+
+
+def test_of_all_that_triform_defines_only_parts_can_be_named() -> None:
+    """Every callable of every module by every name it has there, private ones too, and those of its classes."""
+    named = {
+        target
+        for module in modules()
+        for name, value in vars(module).items()
+        for target in (f"{module.__name__}.{name}", *(f"{module.__name__}.{name}.{inner}" for inner in members(value)))
+        if callable(value) and is_named(target)
+    }
+    functions = {target for target in named if not isinstance(locate(target), type)}
+    assert functions == {
+        *(f"triform.training.optimizers.{name}" for name in ("adafactor", "adamw", "lion", "muon", "schedule_free")),
+        *(f"triform.training.averages.{name}" for name in ("ema", "latest")),
+        *(f"triform.training.loggers.{name}" for name in ("tensorboard_logger", "wandb_logger")),
+    }
+    classes = {target for target in named if isinstance(locate(target), type)}
+    assert all(target.startswith(OURS) for target in classes)
+    assert all(target == f"{locate(target).__module__}.{locate(target).__qualname__}" for target in classes)
+
+
+def modules() -> Iterator[ModuleType]:
+    for found in pkgutil.walk_packages(triform.__path__, "triform."):
+        yield importlib.import_module(found.name)
+
+
+def members(value: object) -> list[str]:
+    return list(vars(value)) if isinstance(value, type) else []
+
+
+def is_named(target: str) -> bool:
+    try:
+        return locate(target) is not None
+    except ValueError:
+        return False
 
 
 @pytest.mark.parametrize("target", [None, 3, "", "a b", "torch.nn.Linear()", "torch..nn"])

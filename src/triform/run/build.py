@@ -7,27 +7,44 @@ what it turns out to be is checked again, so that no attribute path leads out of
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from triform.run.errors import BadInput, nearest
+from triform.run.help import conf_dir
 
-ALLOWED = (
+OURS = (
     "triform.layers",
     "triform.models",
-    "triform.data",
     "triform.tasks",
-    "triform.training",
-    "torch.nn",
-    "torch.optim",
-    "lightning.pytorch.callbacks",
-    "lightning.pytorch.loggers",
-    "lightning.pytorch.profilers",
+    "triform.data.sources",
+    "triform.data.tokenizers",
+    "triform.training.optimizers",
+    "triform.training.schedules",
+    "triform.training.loggers",
+    "triform.training.averages",
 )
-"""Packages whose classes and functions a config may name; a caller adds its own with `trust`."""
+"""Modules, with those in them, whose public classes a config may name, and such functions as `conf/` itself names."""
+
+LIBRARIES = {
+    "torch.nn": ("torch.nn", "Module"),
+    "torch.optim": ("torch.optim", "Optimizer"),
+    "lightning.pytorch.callbacks": ("lightning.pytorch.callbacks", "Callback"),
+    "lightning.pytorch.loggers": ("lightning.pytorch.loggers", "Logger"),
+    "lightning.pytorch.profilers": ("lightning.pytorch.profilers", "Profiler"),
+}
+"""Packages of which a config may name what derives from one class, by the module and the name of that."""
 
 _WORDS = ("_target_", "_partial_", "_args_")
+
+
+@cache
+def factories() -> frozenset[str]:
+    """The functions of ours that a config may name: those that a file in `conf/` does."""
+    named = re.compile(r"_target_: *(triform[\w.]*\.[a-z]\w*)\b")
+    return frozenset(name for file in conf_dir().rglob("*.yaml") for name in named.findall(file.read_text("utf-8")))
 
 
 def targets(config: Any, key: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -50,13 +67,14 @@ def check_targets(config: Any, trust: Sequence[str] = (), key: str = "") -> None
     """Refuse a config that names a class outside the allowed packages; nothing is imported.
 
     Raises:
-        BadInput: a `_target_` that is no dotted name, or outside `ALLOWED` and `trust`.
+        BadInput: a `_target_` that is no dotted name, is private, or is outside `OURS`, `LIBRARIES` and `trust`.
     """
     for place, node in targets(config, key):
         target = node["_target_"]
         if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")):
             raise BadInput(f"{place}._target_={target!r} is not the dotted name of a class")
-        if not _inside(target, (*ALLOWED, *trust)):
+        own = any(part.startswith("_") for part in target.split("."))
+        if not _inside(target, trust) and (own or not _inside(target, (*OURS, *LIBRARIES))):
             package = target.split(".")[0]
             raise BadInput(
                 f"{place}._target_={target} is outside what a config may name; "
@@ -88,10 +106,26 @@ def locate(target: str, trust: Sequence[str] = (), key: str = "") -> Any:
             if found is None:
                 raise BadInput(f"{place}: {name} has no {part}{nearest(part, names)}")
         break
-    module = getattr(found, "__module__", None) or ""
-    if not callable(found) or inspect.ismodule(found) or not _inside(module, (*ALLOWED, *trust)):
-        raise BadInput(f"{place} is not a class or function of an allowed package")
+    if not _allowed(found, target, trust):
+        raise BadInput(f"{place} is not a class that a config may name, nor a function that conf/ names")
     return found
+
+
+def _allowed(found: Any, target: str, trust: Sequence[str]) -> bool:
+    """Whether what `target` has turned out to be is what a config may name, wherever the name led."""
+    module = getattr(found, "__module__", None) or ""
+    if inspect.ismodule(found) or not callable(found):
+        return False
+    if _inside(target, trust):
+        return _inside(module, trust)
+    if target in factories():
+        return module == target.rpartition(".")[0]
+    if not isinstance(found, type):
+        return False
+    if _inside(target, OURS):
+        return f"{module}.{found.__qualname__}" == target
+    package, base = next(kind for name, kind in LIBRARIES.items() if _inside(target, (name,)))
+    return issubclass(found, getattr(importlib.import_module(package), base))
 
 
 def build(config: Any, trust: Sequence[str] = (), key: str = "") -> Any:
