@@ -68,26 +68,35 @@ def run(folder: RunFolder, resume: bool = False, kill_at: Mapping[str, int] | No
 
 
 def _child(folder: RunFolder, resume: bool, kill_at: dict[str, int]) -> None:
+    devices = folder.read_config()["trainer"]["devices"]
+    if devices == 1:
+        raise SystemExit(_rank(folder, resume, kill_at))
+    raise SystemExit(launch(devices, _rank, (folder, resume, kill_at)))
+
+
+def _rank(folder: RunFolder, resume: bool, kill_at: dict[str, int]) -> int:
     torch.set_num_threads(1)
     for place, count in kill_at.items():
         _signal_at(place, count)
-    raise SystemExit(rank_main(folder, resume))
+    return rank_main(folder, resume)
 
 
 def _signal_at(place: str, count: int) -> None:
-    """Send this process a signal at the `count`th call of a function, SIGKILL unless `place` says "term:"."""
+    """Send this process a signal at the `count`th call of a function: SIGKILL, or another one by "TERM:place"."""
     from triform.tasks.task import Task
-    from triform.training.checkpoints import AtomicCheckpointIO
+    from triform.training import checkpoints
 
-    number = signal.SIGTERM if place.startswith("term:") else signal.SIGKILL
+    kind, _, place = place.rpartition(":")
+    number = signal.Signals[f"SIG{kind or 'KILL'}"]
     owner, name = {
         "micro-batch": (Task, "training_step"),
         "update": (Task, "on_before_optimizer_step"),
         "validation": (Task, "validation_step"),
-        "save": (AtomicCheckpointIO, "save_checkpoint"),
+        "save": (checkpoints.AtomicCheckpointIO, "save_checkpoint"),
+        "link": (checkpoints, "link"),
         "write": (os, "fsync"),
         "rename": (os, "replace"),
-    }[place.removeprefix("term:")]
+    }[place]
     original: Callable[..., Any] = getattr(owner, name)
     calls = 0
 

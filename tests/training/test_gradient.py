@@ -47,8 +47,9 @@ def test_devices_and_micro_batches_only_cut(tmp_path: Path, family: str) -> None
         found, run = cut(tmp_path, family, devices, accumulate)
         assert len(found) == len(expected) == 18
         for step, (a, b) in enumerate(zip(expected, found, strict=True)):
-            scale = max(float(gradient.abs().max()) for gradient in a.values())
+            largest = max(float(gradient.abs().max()) for gradient in a.values())
             for name, gradient in a.items():
+                scale = max(float(gradient.abs().max()), 0.01 * largest)  # that of a key's bias is rounding alone
                 error = float((gradient - b[name]).abs().max()) / scale
                 assert error < 1e-5, f"{devices} devices, {accumulate} micro-batches, step {step}, {name}: {error}"
         for a, b in zip(logged(whole), logged(run), strict=True):

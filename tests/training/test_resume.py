@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.training.runs import differences, make, outcome, run
 from triform.run.folder import RunFolder
 
-PLACES = {"micro-batch": 24, "update": 12, "validation": 3, "save": 6, "write": 12, "rename": 20}
+PLACES = {"micro-batch": 24, "update": 12, "validation": 3, "save": 6, "write": 12, "rename": 20, "link": 2}
 """Where a run is killed, and how often it comes by there at least."""
 
 
@@ -69,15 +70,46 @@ def test_loader_workers_change_nothing(tmp_path: Path, whole: Any, family: str) 
         assert not differences(expected, outcome(folder)), f"killed at {place} {count}"
 
 
-@pytest.mark.parametrize("count", [3, 5, 8, 10])
-def test_a_signal_saves_at_the_next_step_and_exits_75(tmp_path: Path, whole: Any, count: int) -> None:
-    """At steps without and with a validation due (5 and 10)."""
+@pytest.mark.parametrize(("name", "count"), [("TERM", 3), ("USR1", 5), ("INT", 8), ("TERM", 10), ("TERM", 12)])
+def test_a_signal_saves_at_the_next_step_and_exits_75(tmp_path: Path, whole: Any, name: str, count: int) -> None:
+    """At steps without and with a validation due (5 and 10), and at the last one."""
     folder = make(tmp_path, "decoder")
-    assert run(folder, kill_at={"term:update": count}) == 75
+    assert run(folder, kill_at={f"{name}:update": count}) == 75
     assert outcome_step(folder) == count
     assert json.loads(folder.summary.read_text())["status"] == "preempted"
     assert run(folder, resume=True) == 0
     assert not differences(whole("decoder", 0), outcome(folder))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_signal_ends_a_validation_which_is_made_up_for(tmp_path: Path, whole: Any, count: int) -> None:
+    folder = make(tmp_path, "decoder")
+    assert run(folder, kill_at={"TERM:validation": count}) == 75
+    assert run(folder, resume=True) == 0
+    assert not differences(whole("decoder", 0), outcome(folder))
+
+
+def test_other_signals_than_a_second_interrupt_may_come_twice(tmp_path: Path) -> None:
+    folder = make(tmp_path, "decoder")
+    assert run(folder, kill_at={"TERM:micro-batch": 5, "USR1:update": 3}) == 75
+    assert run(make_again(tmp_path), kill_at={"INT:micro-batch": 5, "INT:update": 3}) == 128 + signal.SIGINT
+
+
+def make_again(folder: Path) -> RunFolder:
+    (folder / "again").mkdir()
+    return make(folder / "again", "decoder")
+
+
+def test_two_ranks_resume_bitwise(tmp_path: Path) -> None:
+    folders = []
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        folders.append(make(tmp_path / name, "decoder", "trainer.devices=2"))
+    assert run(folders[0]) == 0
+    assert run(folders[1], kill_at={"micro-batch": 15}) != 0
+    assert run(folders[1], resume=True) == 0
+    assert outcome_step(folders[1]) == 12
+    assert not differences(outcome(folders[0]), outcome(folders[1]))
 
 
 def outcome_step(folder: RunFolder) -> int:

@@ -101,7 +101,11 @@ class Classification(Objective):
         hidden = model(batch["input_ids"], mask).hidden
         if self.family == "encoder":
             return hidden[:, 0] if self.pooling == "first" else _mean(hidden, mask)
-        return hidden[:, -1] if mask is None else hidden[torch.arange(len(mask)), (mask.sum(-1) - 1).clamp_min(0)]
+        return (
+            hidden[:, -1]
+            if mask is None
+            else hidden[torch.arange(len(mask), device=mask.device), (mask.sum(-1) - 1).clamp_min(0)]
+        )
 
     def loss(self, model: Model, batch: Batch) -> Tensor:
         return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)

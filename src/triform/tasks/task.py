@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import MeanMetric, Metric, SumMetric
+from torchmetrics import SumMetric
 
 from triform.layers.feed_forward.mixture import balance_loss, rebalance
 from triform.tasks.objective import Batch, Model, Objective
@@ -72,8 +72,7 @@ class Task(L.LightningModule):
         """Whether the last micro-batch ended an optimizer step."""
         self.measured: dict[str, float] = {}
         """Figures of the last evaluation, over all its batches and ranks."""
-        self._means = {name: _exact(MeanMetric()) for name in ("loss", *objective.measures)}
-        self._n_targets = _exact(SumMetric())
+        self._sums = {name: (_exact_sum(), _exact_sum()) for name in ("loss", *objective.measures)}
         self._counts = _Counts()
         self._window = _Window()
         self._group: Any = None
@@ -95,6 +94,8 @@ class Task(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer_factory(self.model)
+        # A fused optimizer would unscale float16's gradients itself, after they have been clipped.
+        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         schedule = self.schedule
         return {
             "optimizer": optimizer,
@@ -223,21 +224,20 @@ class Task(L.LightningModule):
         self._conclude("test")
 
     def _reset(self) -> None:
-        for metric in (*self._means.values(), self._n_targets):
-            metric.to(self.device).reset()
+        for total, count in self._sums.values():
+            total.to(self.device).reset()
+            count.to(self.device).reset()
 
     def _measure(self, batch: Batch) -> None:
         measures = self.objective.evaluate(self.model, batch)
-        self._n_targets.update(measures.n_targets)
         for name, (total, count) in {"loss": (measures.loss, measures.n_targets), **measures.ratios}.items():
-            if count:
-                self._means[name].update(total.double() / count, count)
+            self._sums[name][0].update(total.double())
+            self._sums[name][1].update(count)
 
     def _conclude(self, split: str) -> None:
-        self.measured = {name: float(mean.compute()) for name, mean in self._means.items()}
-        self.measured |= self.objective.derive(
-            self.measured["loss"], float(self._n_targets.compute()), self.n_bytes.get(split)
-        )
+        sums = {name: (float(total.compute()), float(count.compute())) for name, (total, count) in self._sums.items()}
+        self.measured = {name: total / count if count else math.nan for name, (total, count) in sums.items()}
+        self.measured |= self.objective.derive(self.measured["loss"], sums["loss"][1], self.n_bytes.get(split))
         for name, value in self.measured.items():
             self.log(f"{split}/{name}", value, logger=False, rank_zero_only=False)
 
@@ -303,9 +303,11 @@ class _Window:
     seconds: float = 0.0
 
 
-def _exact(metric: Metric) -> Metric:
-    """A metric that sums in float64."""
-    return metric.set_dtype(torch.float64)
+def _exact_sum() -> SumMetric:
+    """A sum over batches and ranks, in float64. NaN stays NaN: a figure that hides it could be the best one."""
+    metric = SumMetric(nan_strategy="disable")
+    metric.set_dtype(torch.float64)
+    return metric
 
 
 def noise_seed(*parts: int) -> int:

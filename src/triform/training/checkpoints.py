@@ -1,8 +1,10 @@
 """Checkpoints: written whole or not at all, read without unpickling objects."""
 
+import logging
 import math
 import os
 import pickle
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from triform.tasks.task import Task
 from triform.training.budget import Budget
 from triform.training.signals import Preempted
+
+log = logging.getLogger(__name__)
 
 LAST, BEST = "last.ckpt", "best.ckpt"
 
@@ -64,17 +68,24 @@ def newest(folder: Path) -> Path | None:
             try:
                 read_checkpoint(folder / name)
             except ValueError as error:
-                print(error)
+                log.warning("%s; going on from the next best", error)
             else:
                 return folder / name
     return None
 
 
-class Checkpoints(Checkpoint):
-    """Decides after each optimizer step: validate, save, stop; in this order, so that nothing is done twice or lost.
+def sweep(folder: Path) -> None:
+    """Remove what a writer that was killed left beside the checkpoints."""
+    for aside in folder.glob(".*.ckpt.*"):
+        aside.unlink(missing_ok=True)
 
-    `last` is saved every `save_interval` steps, after each validation that is due at the same step, at the end, and
-    when a signal asks to stop. `best` is the one with the best validation figure; NaN never is.
+
+class Checkpoints(Checkpoint):
+    """Decides after each optimizer step whether to validate, to save, to stop.
+
+    `last` is saved every `save_interval` steps, after each validation, at the end, and when a signal asks to stop;
+    where a validation is due at the same step, before it too, and it is made up for if the run ends in between.
+    `best` is the one with the best validation figure; NaN never is.
 
     Args:
         folder: of the checkpoint files.
@@ -97,13 +108,13 @@ class Checkpoints(Checkpoint):
         self.save_interval, self.val_interval, self.budget = save_interval, val_interval, budget
         self.best: dict[str, float] = {}
         self.best_step: int | None = None
-        self._validation_missed = False
+        self.validation_missed = False
+        """Whether the checkpoint is of a step whose validation has not been done."""
 
     @property
-    def judged(self) -> Path:
+    def best_or_last(self) -> Path:
         """The checkpoint that stands for the run: the best one, or the last where no figure was finite."""
-        best = self.folder / BEST
-        return best if best.exists() else self.folder / LAST
+        return self.folder / (LAST if self.best_step is None else BEST)
 
     # What is kept
 
@@ -111,18 +122,23 @@ class Checkpoints(Checkpoint):
         return {
             "best": dict(self.best),
             "best_step": self.best_step,
-            "validation_missed": self._validation_missed,
+            "validation_missed": self.validation_missed,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, self.best_step = dict(state_dict["best"]), state_dict["best_step"]
-        self._validation_missed = state_dict["validation_missed"]
+        self.validation_missed = state_dict["validation_missed"]
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        best_step = checkpoint["callbacks"][self.state_key]["best_step"]
+        is_best = best_step == checkpoint["progress"]["step"] and Path(str(trainer.ckpt_path)).name == LAST
+        if is_best and trainer.is_global_zero:  # the run may have been killed between saving `last` and linking it
+            link(self.folder / LAST, self.folder / BEST)
 
     # When
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._validation_missed:  # the run was stopped between a step and its validation
-            self._validation_missed = False
+        if self.validation_missed:
             trainer.validating = True
             trainer.fit_loop.epoch_loop.val_loop.run()
             trainer.training = True
@@ -136,21 +152,34 @@ class Checkpoints(Checkpoint):
             return
         step = trainer.global_step
         over = self.budget.spent(step, pl_module.seconds_agreed)
-        validate = over or (self.val_interval is not None and step % self.val_interval == 0)
-        trainer.val_check_batch = 1 if validate else math.inf  # Lightning validates right after this hook, or not
-        if pl_module.stop_agreed:
-            self._validation_missed = validate
+        self.validation_missed = over or (self.val_interval is not None and step % self.val_interval == 0)
+        # Lightning validates right after this hook, or not
+        trainer.val_check_batch = 1 if self.validation_missed else math.inf
+        save = over or (self.save_interval is not None and step % self.save_interval == 0)
+        if save or pl_module.stop_agreed:
             self._save(trainer, pl_module)
+        if pl_module.stop_agreed:
             raise Preempted
         if over:
             trainer.should_stop = True
-        if not validate and self.save_interval is not None and step % self.save_interval == 0:
-            self._save(trainer, pl_module)
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        assert isinstance(pl_module, Task)
+        if pl_module.stop_requested and trainer.state.fn == "fit" and trainer.world_size == 1:
+            self._save(trainer, pl_module)  # several ranks finish validating, as they read unequal numbers of batches
+            raise Preempted
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.sanity_checking or trainer.state.fn != "fit":
-            return
         assert isinstance(pl_module, Task)
+        self.validation_missed = False
         better = self._better(pl_module.measured[self.monitor])
         if better:
             self.best, self.best_step = dict(pl_module.measured), trainer.global_step
@@ -172,7 +201,10 @@ def link(source: Path, target: Path) -> None:
     """Make `target` the same file as `source`, in one step; files here are replaced, never changed."""
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     aside.unlink(missing_ok=True)
-    os.link(source, aside)
+    try:
+        os.link(source, aside)
+    except OSError:  # a filesystem without hard links
+        shutil.copyfile(source, aside)
     os.replace(aside, target)
     sync_folder(target.parent)
 

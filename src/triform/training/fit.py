@@ -12,6 +12,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.optim import Optimizer
 
@@ -22,7 +23,7 @@ from triform.tasks.objective import Model, Objective
 from triform.tasks.task import Task
 from triform.training.averages import averaged
 from triform.training.budget import Budget, budget
-from triform.training.checkpoints import AtomicCheckpointIO, Checkpoints, newest, read_checkpoint
+from triform.training.checkpoints import AtomicCheckpointIO, Checkpoints, newest, read_checkpoint, sweep
 from triform.training.hardware import matmul_ceiling, pick_accelerator, pick_precision, rank
 from triform.training.progress import Progress
 from triform.training.record import TRAIN, Metrics, Record, Summary
@@ -105,8 +106,10 @@ def fit(
         log_interval=settings.log_interval,
         gradient_clip=settings.gradient_clip,
         compile=settings.compile,
-        n_bytes={name: s.n_bytes for name, s in prepared.splits.items()} if prepared.kind == "text" else {},
+        n_bytes=_bytes(prepared),
     )
+    if rank() == 0:
+        sweep(folder / "checkpoints")
     record = _record(settings, folder, data, model_factory, objective, limits)
     checkpoints = Checkpoints(
         folder / "checkpoints", *objective.monitor, settings.save_interval, settings.val_interval, limits
@@ -120,14 +123,25 @@ def fit(
         try:
             start = newest(checkpoints.folder) if resume else None
             trainer.fit(task, datamodule=data, ckpt_path=start, weights_only=True)
+            if checkpoints.validation_missed:  # the run was resumed after its last step
+                trainer.validate(task, datamodule=data, verbose=False)
             trainer.strategy.barrier("best checkpoint")
-            task.load_state_dict(read_checkpoint(checkpoints.judged)["state_dict"])
+            task.load_state_dict(read_checkpoint(checkpoints.best_or_last)["state_dict"])
             trainer.test(task, data.loader(split), verbose=False)
         except Preempted:
             record.stopped(trainer.global_step)
             return EXIT_PREEMPTED
     record.finished(trainer, split, task.measured, checkpoints.best_step, checkpoints.best)
     return 0
+
+
+def _bytes(prepared: Prepared) -> dict[str, int]:
+    """Bytes of each held-out text. None of a text with unknown tokens, which would count as spelt."""
+    if prepared.kind != "text":
+        return {}
+    held_out = {name: split for name, split in prepared.splits.items() if name != "train"}
+    unknown = prepared.tokenizer.unk_id
+    return {name: split.n_bytes for name, split in held_out.items() if not (split.tokens == unknown).any()}
 
 
 def _record(
@@ -162,11 +176,12 @@ def _trainer(
     quiet()
     accelerator = pick_accelerator(settings.accelerator)
     precision: Any = pick_precision(settings.precision, accelerator)
-    return L.Trainer(
+    alone = settings.devices * settings.num_nodes == 1
+    trainer = L.Trainer(
         accelerator=accelerator,
         devices=settings.devices,
         num_nodes=settings.num_nodes,
-        strategy=settings.strategy,
+        strategy="auto" if alone else DDPStrategy(gradient_as_bucket_view=True, broadcast_buffers=False),
         precision=precision,
         max_steps=limits.max_steps,
         max_epochs=-1,
@@ -183,6 +198,9 @@ def _trainer(
         profiler=settings.profiler,
         default_root_dir=folder,
     )
+    # A stop is agreed upon with the counts of each optimizer step, which do not wait for a device as this does.
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+    return trainer
 
 
 def quiet() -> None:

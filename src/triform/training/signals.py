@@ -20,7 +20,9 @@ class Preempted(Exception):
 
 
 class Preemption(Callback):
-    """SIGTERM, SIGUSR1 and Ctrl-C ask for a checkpoint at the next optimizer step; a second one ends at once.
+    """SIGTERM, SIGUSR1 and Ctrl-C ask for a checkpoint at the next optimizer step; a second Ctrl-C ends at once.
+
+    Other signals may come more than once: schedulers send several, and to every process.
 
     Use it as a context around all of a run's work: outside training there is nothing to save and `Preempted` is
     raised where the signal arrives.
@@ -42,7 +44,17 @@ class Preemption(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Task)
         self._task = pl_module
-        self._install()  # Lightning has put its own handlers, which would end the run without a checkpoint
+
+    # Lightning puts its own handlers before each of these, which would end the run without a checkpoint
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._install()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._install()
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._install()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._task = None
@@ -54,6 +66,6 @@ class Preemption(Callback):
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self._task is None:
             raise Preempted
-        if self._task.stop_requested:
+        if self._task.stop_requested and number == signal.SIGINT:
             os._exit(128 + number)
         self._task.stop_requested = True
