@@ -1,8 +1,11 @@
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.training.runs import make, run
+from triform.training.checkpoints import read_checkpoint
 from triform.training.schedules import (
     Constant,
     Cosine,
@@ -118,3 +121,18 @@ def test_constant_without_warm_up_is_one_from_the_start() -> None:
 def test_refusals_name_the_key(made: Callable[[], Schedule], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         made()
+
+
+def test_a_run_takes_its_shares_of_a_budget_in_tokens(tmp_path: Path) -> None:
+    """In optimizer steps, of which each is cut into two micro-batches."""
+    shares = ("scheduler=wsd", "scheduler.warmup_steps=0.5", "scheduler.decay_steps=0.25", "scheduler.min_ratio=0.2")
+    budget = ("trainer.max_steps=null", "trainer.max_tokens=8000", "trainer.save_interval=1", "trainer.val_interval=99")
+    folder = make(tmp_path, "decoder", *shares, *budget)
+    assert run(folder, kill_at={"save": 5}) == -9
+    early = read_checkpoint(folder.checkpoints / "last.ckpt")["lr_schedulers"][0]
+    assert run(folder, resume=True) == 0
+    end = read_checkpoint(folder.checkpoints / "last.ckpt")
+    total, last = end["progress"]["step"], end["lr_schedulers"][0]
+    assert (early["last_epoch"], last["last_epoch"]) == (4, total)
+    assert early["_last_lr"][0] == pytest.approx(0.01 * 5 / (0.5 * total))
+    assert last["_last_lr"][0] == pytest.approx(0.01 * 0.2)

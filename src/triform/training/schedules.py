@@ -4,7 +4,8 @@ Each is called with the update, counted from 0, and the number of updates in all
 says and one in hours estimates anew as it goes. Warm-up grows linearly and its first update is not zero:
 (update + 1) / warmup_steps. What falls ends at the last update.
 
-A length, such as `warmup_steps`, is a whole number of optimizer steps, or below 1 a share of the run.
+A length, such as `warmup_steps`, is a whole number of optimizer steps, or below 1 a share of the run. How many
+steps fit into hours is not known before the first update, which a share of them as warm-up makes close to nothing.
 """
 
 import math
