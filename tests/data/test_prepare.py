@@ -1,5 +1,8 @@
+import hashlib
 import multiprocessing
+import os
 import pickle
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,8 +10,9 @@ import numpy as np
 import pytest
 
 from triform.data import prepare as module
-from triform.data.prepare import Prepared, pieces, prepare
+from triform.data.prepare import Origin, Prepared, origin, pieces, prepare
 from triform.data.sources.dates import Dates
+from triform.data.sources.files import content_hash
 from triform.data.sources.labelled import LabelledFiles
 from triform.data.sources.text import TextFiles
 from triform.data.tokenizers import BPE, Byte, Char
@@ -154,3 +158,48 @@ def test_long_documents_are_tokenised_as_a_whole(tmp_path: Path) -> None:
     assert len(train) == len(validation) == 1
     assert prepared.tokenizer.decode(train.tokens) + prepared.tokenizer.decode(validation.tokens) == text
     assert len(train.tokens) == int(len(text) * 0.9) + 1
+
+
+def test_a_shared_cache_can_be_read_by_colleagues(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        folder = prepare(Dates(9, 2, 2, 0), Char(), tmp_path, progress=False).folder
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o044 for path in (folder, *folder.rglob("*"))} == {0o044}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
+def test_labels_are_mapped_not_held(labelled: Callable[..., Prepared]) -> None:
+    split = labelled([("x", "a"), ("y", "b")] * 500, [("z", "b")]).splits["train"]
+    assert isinstance(split.labels, np.memmap)
+    assert len(pickle.dumps(split)) < 2000
+
+
+def test_what_has_changed_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    source = TextFiles(str(path), None, None, 0.5)
+    path.write_text("some text")
+    before = origin(source, Byte())
+    assert before.changes(origin(source, Byte())) == []
+    assert before.changes(origin(source, BPE(300))) == ["the tokenizer (Byte(), now BPE(vocab_size=300))"]
+    path.write_text("some more text")
+    assert before.changes(origin(source, Byte()))[0] == str(path)
+    assert before.key == prepare_key(before)
+
+
+def prepare_key(made_from: Origin) -> str:
+    return Origin(**{**vars(made_from), "files": {}}).key  # names of files do not decide
+
+
+def test_a_file_is_hashed_again_when_it_has_changed_and_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("some text")
+    first = content_hash(path)
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    assert content_hash(path) == first
+    monkeypatch.undo()
+    path.write_text("some more text")
+    assert content_hash(path) != first

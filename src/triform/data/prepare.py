@@ -2,13 +2,14 @@
 
 A prepared folder holds `meta.json`, `tokenizer/`, and for each split and column two flat files, all values
 after each other and where each row ends, for the tokens (`train.source.ids`, `train.source.ends`) and for the
-text in UTF-8 (`train.source.utf8`, `train.source.utf8_ends`).
+text in UTF-8 (`train.source.utf8`, `train.source.utf8_ends`); of labelled text one more, `train.labels`.
 """
 
 import contextlib
 import dataclasses
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -21,9 +22,10 @@ import tokenizers
 from filelock import FileLock
 
 from triform.data.sources.base import COLUMNS, Kind, Source, digest
+from triform.data.sources.files import content_hash
 from triform.data.tokenizers import Recipe, Tokenizer
 
-FORMAT = 1  # raise it when the files below change their meaning
+FORMAT = 2  # raise it when the files below change their meaning
 PIECE = 1 << 16  # characters tokenised at a time: long documents cost neither memory nor the use of all cores
 
 
@@ -66,12 +68,19 @@ class Split:
     """The examples of one split, tokenised, on disk. Pickles as its paths.
 
     Args:
-        labels: of a "labelled" split: the label of each example as an index into `Prepared.labels`.
+        labels_path: of a "labelled" split: the file of `labels`.
     """
 
-    def __init__(self, kind: Kind, ids: dict[str, Ragged], utf8: dict[str, Ragged], labels: list[int] | None) -> None:
-        self.kind, self.ids, self.utf8 = kind, ids, utf8
-        self.labels = labels
+    def __init__(self, kind: Kind, ids: dict[str, Ragged], utf8: dict[str, Ragged], labels_path: Path | None) -> None:
+        self.kind, self.ids, self.utf8, self.labels_path = kind, ids, utf8, labels_path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Split, (self.kind, self.ids, self.utf8, self.labels_path)
+
+    @cached_property
+    def labels(self) -> np.ndarray | None:
+        """The label of each example of a "labelled" split as an index into `Prepared.labels`."""
+        return None if self.labels_path is None else _map(self.labels_path, "int64")
 
     def __len__(self) -> int:
         return len(next(iter(self.ids.values())))
@@ -82,7 +91,7 @@ class Split:
             return {f"{column}_ids": rows[i].astype(np.int64) for column, rows in self.ids.items()}
         example: dict[str, Any] = {"ids": self.ids["text"][i].astype(np.int64)}
         if self.labels is not None:
-            example["label"] = self.labels[i]
+            example["label"] = int(self.labels[i])
         return example
 
     def texts(self, i: int) -> dict[str, str]:
@@ -111,6 +120,41 @@ class Split:
 
 
 @dataclasses.dataclass(frozen=True)
+class Origin:
+    """All that decides what a prepared folder holds.
+
+    Args:
+        source: the source's fingerprint.
+        recipe: of the tokenizer.
+        library: version of the library that trains it and splits text.
+        format: of the prepared files.
+        files: the user's files among the data -> hash of the content.
+    """
+
+    source: str
+    recipe: str
+    library: str
+    format: int
+    files: dict[str, str]
+
+    @property
+    def key(self) -> str:
+        """Name of the prepared folder."""
+        return digest([self.source, self.recipe, self.library, str(self.format)])
+
+    def changes(self, now: "Origin") -> list[str]:
+        """What is another in `now`, in words; files first."""
+        files = [name for name in {**self.files, **now.files} if self.files.get(name) != now.files.get(name)]
+        words = {
+            "recipe": f"the tokenizer ({self.recipe}, now {now.recipe})",
+            "library": f"the version of tokenizers ({self.library}, now {now.library})",
+            "format": "triform's format of prepared data",
+            "source": "what reads the data",
+        }
+        return files + [word for name, word in words.items() if getattr(self, name) != getattr(now, name)]
+
+
+@dataclasses.dataclass(frozen=True)
 class Prepared:
     """A prepared folder: tokenizer, splits, labels. Pickles as its path, and opens in milliseconds.
 
@@ -119,19 +163,21 @@ class Prepared:
         kind: of its source.
         labels: the names of the classes by number, for kind "labelled".
         splits: "train", "validation" and perhaps "test".
+        origin: what decided its content, see `Origin`; None where it was opened by its folder.
     """
 
     folder: Path
     kind: Kind
     labels: list[str] | None
     splits: dict[str, Split]
+    origin: Origin | None = None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.folder / "tokenizer")
 
     @classmethod
-    def open(cls, folder: Path) -> "Prepared":
+    def open(cls, folder: Path, origin: Origin | None = None) -> "Prepared":
         """Raises ValueError: `folder` is no prepared folder."""
         meta_path = folder / "meta.json"
         if not meta_path.is_file():
@@ -144,12 +190,18 @@ class Prepared:
                 stem = f"{name}.{column}"
                 ids[column] = Ragged(folder / f"{stem}.ids", folder / f"{stem}.ends", meta["dtype"])
                 utf8[column] = Ragged(folder / f"{stem}.utf8", folder / f"{stem}.utf8_ends", "uint8")
-            labels = meta["split_labels"][name] if meta["labels"] is not None else None
+            labels = folder / f"{name}.labels" if meta["labels"] is not None else None
             splits[name] = Split(meta["kind"], ids, utf8, labels)
-        return cls(folder, meta["kind"], meta["labels"], splits)
+        return cls(folder, meta["kind"], meta["labels"], splits, origin)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Prepared.open, (self.folder,)
+        return Prepared.open, (self.folder, self.origin)
+
+
+def origin(source: Source, recipe: Recipe) -> Origin:
+    """What decides the content of what `prepare` makes of these."""
+    files = {str(path.absolute()): content_hash(path) for path in source.files()}
+    return Origin(source.fingerprint(), repr(recipe), tokenizers.__version__, FORMAT, files)
 
 
 def prepare(source: Source, recipe: Recipe, cache_dir: Path, progress: bool) -> Prepared:
@@ -167,24 +219,22 @@ def prepare(source: Source, recipe: Recipe, cache_dir: Path, progress: bool) -> 
             `cache_dir` cannot be written.
     """
     source.check()
-    folder = _folder(source, recipe, cache_dir)
+    made_from = origin(source, recipe)
+    folder = cache_dir / made_from.key
     if not folder.is_dir():
         _check_writable(cache_dir)
         with FileLock(cache_dir / f"{folder.name}.lock"):
             if not folder.is_dir():
                 _make(source, recipe, folder, progress)
-    return Prepared.open(folder)
+    return Prepared.open(folder, made_from)
 
 
 def cached(source: Source, recipe: Recipe, cache_dir: Path) -> Prepared | None:
     """What `prepare` returns, where it has been made before; else None."""
     source.check()
-    folder = _folder(source, recipe, cache_dir)
-    return Prepared.open(folder) if folder.is_dir() else None
-
-
-def _folder(source: Source, recipe: Recipe, cache_dir: Path) -> Path:
-    return cache_dir / digest([source.fingerprint(), repr(recipe), tokenizers.__version__, str(FORMAT)])
+    made_from = origin(source, recipe)
+    folder = cache_dir / made_from.key
+    return Prepared.open(folder, made_from) if folder.is_dir() else None
 
 
 def _check_writable(cache_dir: Path) -> None:
@@ -200,7 +250,8 @@ def _check_writable(cache_dir: Path) -> None:
 def _make(source: Source, recipe: Recipe, folder: Path, progress: bool) -> None:
     for leftover in folder.parent.glob(f"{folder.name}.*.tmp"):  # of a process that was killed
         shutil.rmtree(leftover, ignore_errors=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".tmp", dir=folder.parent))
+    temporary = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.tmp")
+    temporary.mkdir()  # as the umask says: `tempfile` would make a folder that colleagues cannot read
     try:
         with _status(progress) as say:
             say("reading text")
@@ -229,7 +280,8 @@ def _make(source: Source, recipe: Recipe, folder: Path, progress: bool) -> None:
         }
         if source.kind == "labelled":
             meta["labels"] = sorted(set(splits["train"]["label"]), key=_numbers_first)
-            meta["split_labels"] = {name: _label_ids(rows, name, meta["labels"]) for name, rows in splits.items()}
+            for name, rows in splits.items():
+                _label_ids(rows, name, meta["labels"]).tofile(temporary / f"{name}.labels")
         (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
         for path in sorted(temporary.rglob("*")):
             if path.is_file():
@@ -282,7 +334,7 @@ def _numbers_first(label: str) -> tuple[int, int, str]:
     return (0, int(label), label) if label.isdecimal() else (1, 0, label)  # 2 before 10
 
 
-def _label_ids(rows: Any, split: str, labels: list[str]) -> list[int]:
+def _label_ids(rows: Any, split: str, labels: list[str]) -> np.ndarray:
     number = {label: i for i, label in enumerate(labels)}
     unknown = sorted(set(rows["label"]) - set(labels))
     if unknown:
@@ -290,7 +342,7 @@ def _label_ids(rows: Any, split: str, labels: list[str]) -> list[int]:
             f"prepare: label {unknown[0]!r} of the split {split} does not occur in training, which has "
             f"{', '.join(labels[:10])}; check data.label_column and data.{split}_files"
         )
-    return [number[label] for label in rows["label"]]
+    return np.array([number[label] for label in rows["label"]], dtype="int64")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class Source(Protocol):
 
     def load(self) -> dict[str, "datasets.Dataset"]:
         """All rows of all splits."""
+
+    def files(self) -> list[Path]:
+        """The user's files among what is read, so that a change of one can be named."""
 
 
 def digest(parts: Iterable[str | bytes]) -> str:

@@ -94,6 +94,9 @@ class Dates:
     def fingerprint(self) -> str:
         return digest([repr(self), Path(__file__).read_bytes()])
 
+    def files(self) -> list[Path]:
+        return []
+
     def load(self) -> dict[str, "datasets.Dataset"]:
         from datasets import Dataset
 

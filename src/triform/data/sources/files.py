@@ -13,6 +13,7 @@ import json
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,25 @@ def resolve_splits(train_files: Files, validation_files: Files, test_files: File
 def fingerprint(settings: str, splits: dict[str, list[Path]]) -> str:
     """Of the settings of a source, the content of its files, and how they are read."""
     parts = [settings, *(code.read_text(encoding="utf-8") for code in sorted(Path(__file__).parent.glob("*.py")))]
-    for name, paths in splits.items():
-        for path in paths:
-            with path.open("rb") as file:
-                parts.append(f"{name} {form(path)} {hashlib.file_digest(file, 'blake2b').hexdigest()}")
+    parts += [f"{name} {form(path)} {content_hash(path)}" for name, paths in splits.items() for path in paths]
     return digest(parts)
+
+
+def content_hash(path: Path) -> str:
+    """Of a file's bytes, which are read again when its size or the time of its last change is another."""
+    state = path.stat()
+    return _content_hash(path.absolute(), state.st_size, state.st_mtime_ns)
+
+
+@cache
+def _content_hash(path: Path, size: int, mtime_ns: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def all_files(splits: dict[str, list[Path]]) -> list[Path]:
+    """Each file once."""
+    return list(dict.fromkeys(path for paths in splits.values() for path in paths))
 
 
 def form(path: Path) -> str:

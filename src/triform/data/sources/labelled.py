@@ -8,6 +8,7 @@ from triform.data.sources.base import Kind
 from triform.data.sources.files import (
     Column,
     Files,
+    all_files,
     check_columns,
     check_fraction,
     fingerprint,
@@ -57,6 +58,9 @@ class LabelledFiles:
 
     def fingerprint(self) -> str:
         return fingerprint(f"LabelledFiles {self.validation_fraction} {self._columns()}", self._paths())
+
+    def files(self) -> list[Path]:
+        return all_files(self._paths())
 
     def load(self) -> dict[str, "datasets.Dataset"]:
         from datasets import Dataset

@@ -10,6 +10,7 @@ from triform.data.sources.files import (
     Column,
     Files,
     Rows,
+    all_files,
     check_columns,
     check_fraction,
     fingerprint,
@@ -69,6 +70,9 @@ class PairFiles:
 
     def fingerprint(self) -> str:
         return fingerprint(f"PairFiles {self.validation_fraction} {self._columns()}", self._paths())
+
+    def files(self) -> list[Path]:
+        return all_files(self._paths())
 
     def load(self) -> dict[str, "datasets.Dataset"]:
         from datasets import Dataset

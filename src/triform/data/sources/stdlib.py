@@ -101,6 +101,9 @@ class Stdlib:
     def fingerprint(self) -> str:
         return _fingerprint(repr(self))
 
+    def files(self) -> list[Path]:
+        return []
+
     def load(self) -> dict[str, "datasets.Dataset"]:
         rows = [(place, text) for place, text in python_files().items() if text.strip()]
         return _by_place(rows, self.validation_fraction)
@@ -125,6 +128,9 @@ class StdlibDocs:
 
     def fingerprint(self) -> str:
         return _fingerprint(repr(self))
+
+    def files(self) -> list[Path]:
+        return []
 
     def load(self) -> dict[str, "datasets.Dataset"]:
         rows = [*docstrings(), *((f"topic {name}", text) for name, text in sorted(topics.topics.items()))]
@@ -156,6 +162,9 @@ class StdlibModules:
 
     def fingerprint(self) -> str:
         return _fingerprint(repr(self))
+
+    def files(self) -> list[Path]:
+        return []
 
     def load(self) -> dict[str, "datasets.Dataset"]:
         from datasets import Dataset

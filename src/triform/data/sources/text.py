@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from triform.data.sources.base import Kind
-from triform.data.sources.files import Files, check_fraction, fingerprint, read_text, resolve_splits
+from triform.data.sources.files import Files, all_files, check_fraction, fingerprint, read_text, resolve_splits
 
 if TYPE_CHECKING:
     import datasets
@@ -41,6 +41,9 @@ class TextFiles:
 
     def fingerprint(self) -> str:
         return fingerprint(f"TextFiles {self.validation_fraction}", self._paths())
+
+    def files(self) -> list[Path]:
+        return all_files(self._paths())
 
     def load(self) -> dict[str, "datasets.Dataset"]:
         from datasets import Dataset, Features, Value
