@@ -3,6 +3,7 @@ from math import log2
 
 import pytest
 
+from triform.data import baselines
 from triform.data.baselines import label_baselines, text_baselines
 from triform.data.prepare import Prepared
 
@@ -40,3 +41,17 @@ def test_label_figures(labelled: Callable[..., Prepared]) -> None:
     prepared = labelled(train, [("a GOOD plot", "1"), ("dull dull", "0"), ("fine", "1"), ("unheard", "0")])
     figures = label_baselines(prepared.splits["train"], prepared.splits["validation"])
     assert figures == {"majority": 0.5, "naive_bayes": 1.0}
+
+
+def test_no_more_is_read_than_the_cap(
+    text: Callable[..., Prepared], labelled: Callable[..., Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = [("good", "1"), ("bad", "0"), ("bad", "1"), ("bad", "1"), ("ugly", "0"), ("ugly", "0")]
+    words = labelled(train, [("good", "1"), ("bad", "1")]).splits
+    long, short = text(["aab", "zzzz"], ["abxyz"]).splits, text(["aab"], ["abx"]).splits
+    assert label_baselines(words["train"], words["validation"])["naive_bayes"] == 1.0
+    expected = text_baselines(short["train"], short["validation"])
+    monkeypatch.setattr(baselines, "READ", 7)  # "good" and "bad"
+    assert label_baselines(words["train"], words["validation"])["naive_bayes"] == 0.5
+    monkeypatch.setattr(baselines, "READ", 3)
+    assert text_baselines(long["train"], long["validation"]) == expected

@@ -49,14 +49,18 @@ def finish(folder: RunFolder, trust: Sequence[str]) -> None:
     print_report(
         console,
         headline(run.summary),
-        baselines(prepared, split),
+        baselines(prepared, split, run.summary.get("final") or {}),
         choose(samples, right=N_SHOWN, wrong=N_SHOWN),
     )
     console.print()
     for path in (*pictures, folder.samples):
         console.print(f"  {path.relative_to(folder.path)}", style="dim", highlight=False)
     if "train_files" not in loaded.config["data"]:
-        console.print("  Built-in data is a demonstration; your own: data=text, data=pairs or data=labelled.", style="dim", soft_wrap=True)
+        console.print(
+            "  Built-in data is a demonstration; your own: data=text, data=pairs or data=labelled.",
+            style="dim",
+            soft_wrap=True,
+        )
 
 
 def held_out(split: Split, seq_len: int) -> list[dict[str, Any]]:
@@ -78,12 +82,12 @@ def headline(summary: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in figures.items() if value is not None}
 
 
-def baselines(prepared: Prepared, split: str) -> dict[str, dict[str, float]]:
-    """Baseline -> figure -> value on the same split."""
+def baselines(prepared: Prepared, split: str, figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Baseline -> figure -> value on the same split, for those of the run's `figures` that have one."""
     train, held_out = prepared.splits["train"], prepared.splits[split]
-    if prepared.kind == "text":
+    if prepared.kind == "text" and f"{split}/bits_per_byte" in figures:
         return {name: {f"{split}/bits_per_byte": bits} for name, bits in text_baselines(train, held_out).items()}
-    if prepared.kind == "labelled":
+    if prepared.kind == "labelled" and f"{split}/accuracy" in figures:
         found = label_baselines(train, held_out)
         return {name.replace("_", " "): {f"{split}/accuracy": share} for name, share in found.items()}
     return {}
