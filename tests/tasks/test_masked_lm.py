@@ -41,6 +41,13 @@ def test_noise_is_a_function_of_seed_epoch_and_index(tokenizer: Tokenizer) -> No
     assert not one.equal(build(tokenizer, seed=1).collate([row], [(2, 5)])["input_ids"])
 
 
+def test_held_out_text_is_masked_alike_in_all_runs(tokenizer: Tokenizer) -> None:
+    rows = [{"ids": np.arange(7, 40)}] * 2
+    first, second = (build(tokenizer, seed=seed).collate(rows, [(-1, 5), (-1, 6)])["input_ids"] for seed in (0, 1))
+    assert first.equal(second)
+    assert not first[0].equal(first[1])
+
+
 def test_a_short_row_still_has_a_target(tokenizer: Tokenizer) -> None:
     for index in range(50):
         assert build(tokenizer, share=0.01).collate([{"ids": np.array([9])}], [(0, index)])["n_targets"] == 1

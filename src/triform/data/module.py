@@ -4,6 +4,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from triform.data.order import Order, held_out_batches
@@ -21,7 +22,7 @@ class DataModule(pl.LightningDataModule):
     `use_distributed_sampler=False`.
 
     Held-out loaders give each example to exactly one rank, once; ragged ones in order of length. The epoch in
-    their keys is always 0.
+    their keys is -1: their noise is the same for all runs.
 
     Args:
         collate: (examples, keys) to a batch, where keys are (epoch, index) by example, from which its noise
@@ -106,6 +107,7 @@ class DataModule(pl.LightningDataModule):
             sampler=sampler,
             collate_fn=as_it_is,
             num_workers=self.num_workers,
+            pin_memory=torch.cuda.is_available(),
             **workers,
         )
 

@@ -10,6 +10,9 @@ from triform.data.order import Order, cut
 from triform.data.prepare import Split
 from triform.data.rows import TextRows, training_rows
 
+HELD_OUT_EPOCH = -1
+"""In the keys of held-out examples: their noise is the same in all runs, whatever the seed, so that runs compare."""
+
 Collate = Callable[[list[dict[str, Any]], list[tuple[int, int]]], dict[str, Any]]
 """Examples, and for each its (epoch, index), to a batch."""
 
@@ -75,7 +78,7 @@ class HeldOut(Dataset):
     def __getitem__(self, k: int) -> dict[str, Any]:
         indices = self.batches[k].tolist()
         rows = self.examples.of_epoch(0)
-        return self.collate([rows[i] for i in indices], [(0, i) for i in indices])
+        return self.collate([rows[i] for i in indices], [(HELD_OUT_EPOCH, i) for i in indices])
 
 
 class From(Sampler[int]):
