@@ -14,7 +14,7 @@ def test_a_grid_runs_every_combination_and_outlives_a_failure(tmp_path: Path) ->
         "name=grid",
         "trainer.max_steps=2",
         "seed=0,1",
-        "optimizer.lr=1.0,1e30",
+        "optimizer.lr=1e-3,1e30",
         "trainer.val_interval=1",
     )
     assert done.returncode == 1

@@ -19,24 +19,6 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True)
-class Noam:
-    """d_model^-0.5 min(s^-0.5, s warmup_steps^-1.5), s counted from 1 (Vaswani et al. 2017, equation 3).
-
-    `optimizer.lr` is the factor before it: 1 in the paper.
-    """
-
-    d_model: int
-    warmup_steps: float
-
-    def __post_init__(self) -> None:
-        _check_length(self, "warmup_steps", needed=True)
-
-    def __call__(self, update: int, total: float) -> float:
-        step, warmup = update + 1, max(steps(self.warmup_steps, total), 1)
-        return self.d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
-
-
-@dataclass(frozen=True)
 class Constant:
     """Warm-up, then no change."""
 
@@ -87,9 +69,10 @@ class Linear:
 
 @dataclass(frozen=True)
 class InverseSqrt:
-    """Warm-up, then sqrt(warmup_steps / s), s counted from 1 (Raffel et al. 2020, section 3.1.2, without warm-up).
+    """Warm-up, then sqrt(warmup_steps / s), s counted from 1 (Vaswani et al. 2017, equation 3, called Noam).
 
-    `Noam` with `optimizer.lr` as the peak.
+    The paper's k d_model^-0.5 min(s^-0.5, s warmup_steps^-1.5) with its peak written as `optimizer.lr`, as under every
+    other schedule: optimizer.lr = k (d_model warmup_steps)^-0.5.
     """
 
     warmup_steps: float
