@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from triform.layers.masks import AttentionMask
+from triform.layers.masks import AttentionMask, Span
 
 # Pairs of a query and a key that a mask may spell out at once, and the queries of a piece of a larger one.
 MAX_MASK = 2**22
@@ -50,7 +50,7 @@ def sdpa(
         return _masked(q, k, v, *_dense(mask, q_len, kv_len, q.device), bias, dropout, scale, sinks)
     pieces = []
     for start in range(0, q_len, PIECE):
-        queries = range(kv_len - q_len + start, kv_len - q_len + min(start + PIECE, q_len))
+        queries = kv_len - q_len + start, kv_len - q_len + min(start + PIECE, q_len)
         piece = partial(_piece, mask, queries, mask.keys_of(queries, kv_len), kv_len - q_len, dropout, scale)
         pieces.append(checkpoint(piece, q, k, v, bias, sinks, use_reentrant=False, preserve_rng_state=dropout > 0))
     return torch.cat(pieces, dim=2)
@@ -119,8 +119,8 @@ def _scale(q: Tensor, scale: float | None) -> float:
 
 def _piece(
     mask: AttentionMask,
-    queries: range,
-    keys: range,
+    queries: Span,
+    keys: Span,
     offset: int,
     dropout: float,
     scale: float | None,
@@ -131,7 +131,7 @@ def _piece(
     sinks: Tensor | None,
 ) -> Tensor:
     """What some queries read from the keys that they may see; `offset`: place in the row of the first query."""
-    rows, columns = slice(queries.start - offset, queries.stop - offset), slice(keys.start, keys.stop)
+    rows, columns = slice(queries[0] - offset, queries[1] - offset), slice(*keys)
     visible, blind = _unblinded(mask, mask.block(queries, keys, k.shape[2], q.device))
     q, k, v = q[:, :, rows], k[:, :, columns], v[:, :, columns]
     bias = None if bias is None else bias[:, :, rows, columns]

@@ -13,6 +13,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+Span = tuple[int, int]
+"""First and behind the last of some tokens, by their place in the row."""
+
 
 @dataclass(frozen=True, eq=False)
 class AttentionMask:
@@ -89,22 +92,22 @@ class AttentionMask:
 
     def dense(self, q_len: int, kv_len: int, device: torch.device) -> Bool[Tensor, "#batch 1 #q_len #kv_len"] | None:
         """True where a query may attend to a key; None if every query may attend to every key."""
-        return self.block(range(kv_len - q_len, kv_len), range(kv_len), kv_len, device)
+        return self.block((kv_len - q_len, kv_len), (0, kv_len), kv_len, device)
 
-    def keys_of(self, queries: range, kv_len: int) -> range:
+    def keys_of(self, queries: Span, kv_len: int) -> Span:
         """The keys beyond which these queries surely see none, as far as the lengths alone tell."""
-        first = 0 if self.reach is None else max(0, queries.start - self.reach)
-        last = kv_len if self.reach is None else min(kv_len, queries.stop + self.reach)
-        return range(first, queries.stop if self.causal and self.prefix_length is None else last)
+        first = 0 if self.reach is None else max(0, queries[0] - self.reach)
+        last = kv_len if self.reach is None else min(kv_len, queries[1] + self.reach)
+        return first, queries[1] if self.causal and self.prefix_length is None else last
 
     def block(
-        self, queries: range, keys: range, kv_len: int, device: torch.device
+        self, queries: Span, keys: Span, kv_len: int, device: torch.device
     ) -> Bool[Tensor, "#batch 1 #q_len #kv_len"] | None:
         """The part of the dense form where some queries meet some keys, both given by their place in the row."""
-        columns = torch.arange(keys.start, keys.stop, device=device)
-        rows = torch.arange(queries.start, queries.stop, device=device)[:, None]
+        columns = torch.arange(*keys, device=device)
+        rows = torch.arange(*queries, device=device)[:, None]
         conditions = []
-        if self.causal and len(queries) > 1:
+        if self.causal and queries[1] - queries[0] > 1:
             visible = (columns <= rows)[None, None]
             if self.prefix_length is not None:
                 visible = visible | (columns < self.prefix_length[:, None, None, None])
@@ -112,9 +115,9 @@ class AttentionMask:
         if self.reach is not None and self.reach < kv_len - 1:
             conditions.append(((rows - columns).abs() <= self.reach)[None, None])
         if self.padding is not None:
-            conditions.append(self.padding[:, None, None, keys.start : keys.stop])
+            conditions.append(self.padding[:, None, None, keys[0] : keys[1]])
         if self.documents is not None:
-            own, others = self.documents[:, queries.start : queries.stop], self.documents[:, keys.start : keys.stop]
+            own, others = self.documents[:, queries[0] : queries[1]], self.documents[:, keys[0] : keys[1]]
             conditions.append((own[:, :, None] == others[:, None, :])[:, None])
         return reduce(torch.logical_and, conditions) if conditions else None
 
