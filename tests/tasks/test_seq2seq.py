@@ -39,7 +39,7 @@ def test_rows_never_exceed_seq_len(tokenizer: Tokenizer, family: str) -> None:
     batch = build(tokenizer, family, seq_len=9).collate(long, [(0, 0)])
     assert batch["input_ids"].shape[1] <= 9
     assert batch["labels"].shape[1] <= 9
-    assert batch["labels"][0, -1] == 3
+    assert 3 not in batch["labels"], "a target that is cut has no end to learn"
 
 
 class Oracle(torch.nn.Module):

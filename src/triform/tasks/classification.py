@@ -79,8 +79,11 @@ class Classification(Objective):
         """Token ids with the marks that the family's head reads from, cut to `seq_len`."""
         tokens = self.tokenizer
         if self.family == "encoder":
-            return [tokens.cls_id, *map(int, ids[: self.seq_len - 2]), tokens.sep_id]
-        return [*map(int, ids[: self.seq_len - 1]), tokens.eos_id]
+            return [tokens.cls_id, *map(int, ids[: self.room()]), tokens.sep_id]
+        return [*map(int, ids[: self.room()]), tokens.eos_id]
+
+    def room(self) -> int:
+        return self.seq_len - (2 if self.family == "encoder" else 1)
 
     def inputs(self, rows: Sequence[Ids]) -> Batch:
         """Batch without labels."""

@@ -29,7 +29,8 @@ class MaskedLM(Objective):
     """Restores tokens that were hidden (Devlin et al. 2019, section 3.1).
 
     Of the chosen tokens 80 % become [MASK], 10 % a random ordinary token, 10 % stay. Chosen anew in each epoch, from
-    (seed, epoch, index) alone; of held-out text (epoch -1) from the index, the same in all runs. Special tokens are never chosen. Each row has at least one target.
+    (seed, epoch, index) alone; of held-out text (epoch -1) from the index, the same in all runs. Special tokens are
+    never chosen. Each row has at least one target.
 
     Args:
         mask_share: share of a row's tokens that is chosen, in (0, 1].

@@ -81,6 +81,10 @@ class Objective(ABC):
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         """What the model makes of some examples, as text."""
 
+    def room(self) -> int | None:
+        """Most tokens of a text that a batch holds beside the task's marks; None: running text is never cut."""
+        return None
+
     def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
         """Figures that follow from the mean loss over a split of `n_bytes` bytes of text."""
         return {}

@@ -58,8 +58,11 @@ class Seq2Seq(Objective):
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         sources = [self._cut(example["source_ids"]) for example in examples]
-        targets = [self._cut(example["target_ids"]) for example in examples]
+        targets = [self._ended(example["target_ids"]) for example in examples]
         return self._two_rows(sources, targets) if self.two_stacks else self._one_row(sources, targets)
+
+    def room(self) -> int:
+        return self.seq_len - 1 if self.two_stacks else (self.seq_len - 1) // 2
 
     def hidden(self, model: Model, batch: Batch) -> Tensor:
         if not self.two_stacks:
@@ -118,37 +121,41 @@ class Seq2Seq(Objective):
         return [tokens.decode(row[skip:]) for row in out.tolist()]
 
     def _cut(self, ids: Ids) -> list[int]:
-        room = self.seq_len - 1 if self.two_stacks else (self.seq_len - 1) // 2
-        return [int(token) for token in ids[:room]]
+        return [int(token) for token in ids[: self.room()]]
+
+    def _ended(self, target: Ids) -> list[int]:
+        """The target and its end mark; one that is cut has no end to learn."""
+        cut = self._cut(target)
+        return cut if len(target) > len(cut) else [*cut, self.tokenizer.eos_id]
 
     def _two_rows(self, sources: list[list[int]], targets: list[list[int]]) -> Batch:
         start, end = self.tokenizer.bos_id, self.tokenizer.eos_id
         inputs = [[*source, end] for source in sources]
-        decoder_inputs = [[start, *target] for target in targets]
-        labels = [[*target, end] for target in targets]
+        decoder_inputs = [[start, *target[:-1]] for target in targets]
         return present(
             {
                 "input_ids": pad(inputs, self.tokenizer.pad_id),
                 "padding_mask": padding_mask(inputs),
                 "decoder_input_ids": pad(decoder_inputs, self.tokenizer.pad_id),
                 "decoder_padding_mask": padding_mask(decoder_inputs),
-                "labels": pad(labels, IGNORED),
+                "labels": pad(targets, IGNORED),
                 "n_tokens": sum(map(len, inputs)) + sum(map(len, decoder_inputs)),
-                "n_targets": sum(map(len, labels)),
-                "n_rows": len(labels),
+                "n_targets": sum(map(len, targets)),
+                "n_rows": len(targets),
             }
         )
 
     def _one_row(self, sources: list[list[int]], targets: list[list[int]]) -> Batch:
-        rows = [[*s, self.tokenizer.sep_id, *t] for s, t in zip(sources, targets, strict=True)]
-        labels = [[IGNORED] * len(s) + [*t, self.tokenizer.eos_id] for s, t in zip(sources, targets, strict=True)]
+        pairs = list(zip(sources, targets, strict=True))
+        rows = [[*source, self.tokenizer.sep_id, *target[:-1]] for source, target in pairs]
+        labels = [[IGNORED] * len(source) + target for source, target in pairs]
         return present(
             {
                 "input_ids": pad(rows, self.tokenizer.pad_id),
                 "padding_mask": padding_mask(rows),
                 "labels": pad(labels, IGNORED),
                 "n_tokens": sum(map(len, rows)),
-                "n_targets": sum(len(t) + 1 for t in targets),
+                "n_targets": sum(map(len, targets)),
                 "n_rows": len(rows),
             }
         )

@@ -75,7 +75,8 @@ class Task(L.LightningModule):
         self._sums = {name: (_exact_sum(), _exact_sum()) for name in ("loss", *objective.measures)}
         self._counts = _Counts()
         self._window = _Window()
-        self._group: Any = None
+        self.group: Any = None
+        """All ranks over gloo, for what lives on the host; None where there is one rank."""
         self._norm: Tensor | None = None
         self._clock = time.perf_counter()
 
@@ -107,7 +108,7 @@ class Task(L.LightningModule):
 
     def on_fit_start(self) -> None:
         if self.trainer.world_size > 1:  # counts live on the host: agreeing on them must not wait for a device
-            self._group = dist.new_group(backend="gloo")
+            self.group = dist.new_group(backend="gloo")
 
     def on_train_start(self) -> None:
         self._clock = time.perf_counter()
@@ -128,7 +129,7 @@ class Task(L.LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         self.tick()
         self._counts.stop, self._counts.milliseconds = int(self.stop_requested), int(self.seconds * 1000)
-        counts, self._counts = self._counts.over_ranks(self._group), _Counts()
+        counts, self._counts = self._counts.over_ranks(self.group), _Counts()
         divided_by = self.trainer.accumulate_grad_batches * self.trainer.world_size  # by Lightning and by DDP
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         torch._foreach_mul_(gradients, divided_by / max(counts.targets, 1))
@@ -197,8 +198,8 @@ class Task(L.LightningModule):
 
     def _over_ranks(self, value: Tensor | float) -> float:
         total = torch.as_tensor(value, dtype=torch.float64).cpu()
-        if self._group is not None:
-            dist.all_reduce(total, group=self._group)
+        if self.group is not None:
+            dist.all_reduce(total, group=self.group)
         return float(total)
 
     # Evaluation

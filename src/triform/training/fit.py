@@ -21,6 +21,7 @@ from triform.data.prepare import Prepared
 from triform.models.cost import count_parameters, flops_per_token
 from triform.tasks.objective import Model, Objective
 from triform.tasks.task import Task
+from triform.training.agreement import Agreement
 from triform.training.averages import averaged
 from triform.training.budget import Budget, budget
 from triform.training.checkpoints import AtomicCheckpointIO, Checkpoints, newest, read_checkpoint, sweep
@@ -110,13 +111,19 @@ def fit(
     )
     if rank() == 0:
         sweep(folder / "checkpoints")
+        tell_cut(prepared, objective, data.seq_len)
     record = _record(settings, folder, data, model_factory, objective, limits)
     checkpoints = Checkpoints(
         folder / "checkpoints", *objective.monitor, settings.save_interval, settings.val_interval, limits
     )
     preemption = Preemption()
+    agreement = Agreement({"data": prepared.folder.name, "seed": str(seed), "settings": str(settings)})
     trainer = _trainer(
-        settings, folder, limits, loggers, [preemption, record, Progress(), checkpoints, *averaged(callbacks)]
+        settings,
+        folder,
+        limits,
+        loggers,
+        [preemption, agreement, record, Progress(limits), checkpoints, *averaged(callbacks)],
     )
     split = "test" if "test" in prepared.splits else "validation"
     with preemption:
@@ -133,6 +140,20 @@ def fit(
             return EXIT_PREEMPTED
     record.finished(trainer, split, task.measured, checkpoints.best_step, checkpoints.best)
     return 0
+
+
+def tell_cut(prepared: Prepared, objective: Objective, seq_len: int) -> None:
+    """Say how many training examples are longer than what is read of them."""
+    room = objective.room()
+    if room is None:
+        return
+    lengths = prepared.splits["train"].lengths
+    n_cut = int((lengths > room).any(axis=1).sum())
+    if n_cut:
+        print(
+            f"{n_cut:,} of {len(lengths):,} training examples are longer than {room} tokens and are cut"
+            f" (data.seq_len={seq_len}; the longest has {int(lengths.max()):,})"
+        )
 
 
 def _bytes(prepared: Prepared) -> dict[str, int]:

@@ -12,6 +12,8 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 
+from triform.training.budget import ENDLESS, Budget
+
 REFRESH_SECONDS = 0.1  # as often as rich redraws; between two redraws a step costs one clock read
 
 
@@ -27,12 +29,16 @@ class Progress(ProgressBar):
     validation included, the first step (compiling, warming up) left out.
 
     Args:
+        budget: when training ends, which a limit in hours alone estimates anew; None: the trainer's `max_steps`.
         line_seconds: seconds between two lines where there is no terminal.
         console: where to draw; None: standard error, so that standard output holds results only.
     """
 
-    def __init__(self, line_seconds: float = 10.0, console: Console | None = None) -> None:
+    def __init__(
+        self, budget: Budget | None = None, line_seconds: float = 10.0, console: Console | None = None
+    ) -> None:
         super().__init__()
+        self.budget = budget
         self.line_seconds = line_seconds
         self.console = console if console is not None else Console(stderr=True)
         self._enabled = True
@@ -71,8 +77,9 @@ class Progress(ProgressBar):
                 transient=True,
                 refresh_per_second=1 / REFRESH_SECONDS,
             )
-            total = trainer.max_steps if trainer.max_steps > 0 else None
-            self._task = self._bar.add_task("train", total=total, completed=trainer.global_step, line="")
+            self._task = self._bar.add_task(
+                "train", total=self._total(trainer) or None, completed=trainer.global_step, line=""
+            )
             self._bar.start()
 
     def on_train_batch_end(
@@ -126,7 +133,13 @@ class Progress(ProgressBar):
             if now - self._drawn >= REFRESH_SECONDS:
                 self._drawn = now
                 line = self._line(trainer)
-                self._bar.update(self._task, description=what, completed=trainer.global_step, line=line)
+                self._bar.update(
+                    self._task,
+                    description=what,
+                    total=self._total(trainer) or None,
+                    completed=trainer.global_step,
+                    line=line,
+                )
         elif not self.console.is_terminal and now - self._drawn >= self.line_seconds:
             self._drawn = now
             self._print_line(trainer, what)
@@ -136,12 +149,19 @@ class Progress(ProgressBar):
         self.console.print(f"{what}  {self._printed}", markup=False, highlight=False, soft_wrap=True)
 
     def _line(self, trainer: Trainer) -> str:
-        step, total = trainer.global_step, trainer.max_steps
+        step, total = trainer.global_step, self._total(trainer)
         parts = [f"step {step}/{total}" if total > 0 else f"step {step}"]
         if total > step and self._began is not None and step > self._began[0]:
             seconds = (time.monotonic() - self._began[1]) / (step - self._began[0])
             parts.append(f"{duration(seconds * (total - step))} left")
         return "  ".join(parts + figures(self._status))
+
+    def _total(self, trainer: Trainer) -> int:
+        """Optimizer steps in all, as far as is known; 0: not at all."""
+        total = float(trainer.max_steps)
+        if self.budget is not None:
+            total = self.budget.total(trainer.global_step, getattr(trainer.lightning_module, "seconds", 0.0))
+        return round(total) if 0 < total < ENDLESS else 0
 
     def _close(self) -> None:
         if self._bar is not None:
