@@ -100,11 +100,11 @@ def test_a_killed_run_ends_bitwise_equal(tmp_path: Path, whole: Any, kind: str, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [5, 7])
-def test_a_stopped_run_ends_bitwise_equal(tmp_path: Path, whole: Any, kind: str, count: int) -> None:
+@pytest.mark.parametrize(("place", "count"), [("update", 5), ("update", 7), ("validation", 1)])
+def test_a_stopped_run_ends_bitwise_equal(tmp_path: Path, whole: Any, kind: str, place: str, count: int) -> None:
     """Its checkpoint is one that the whole run does not write; at step 5 a validation is due."""
     folder = make(tmp_path, "decoder", *KINDS[kind])
-    assert run(folder, kill_at={"term:update": count}) == 75
+    assert run(folder, kill_at={f"TERM:{place}": count}) == 75
     assert run(folder, resume=True) == 0
     assert not differences(outcome(whole(kind)), outcome(folder))
 

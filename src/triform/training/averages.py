@@ -157,6 +157,9 @@ class Average(Callback):
     @torch.no_grad()
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         weights = _weights(pl_module)
+        if self._trained is not None:  # a signal during validation: the average is in the weights' place
+            checkpoint[KEY] = {"trained": self._trained, "rule": self.rule.state_dict()}
+            return
         average = self._average(trainer, weights)
         if average is None:
             return
