@@ -1,3 +1,4 @@
+import csv
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -127,3 +128,11 @@ def test_a_run_takes_its_shares_of_a_budget_in_tokens(tmp_path: Path) -> None:
     assert (early["last_epoch"], last["last_epoch"]) == (4, total)
     assert early["_last_lr"][0] == pytest.approx(0.01 * 5 / (0.5 * total))
     assert last["_last_lr"][0] == pytest.approx(0.01 * 0.2)
+
+
+def test_the_record_has_the_rate_of_the_step_that_it_is_of(tmp_path: Path) -> None:
+    folder = make(tmp_path, "decoder", "trainer.log_interval=1", "scheduler.warmup_steps=4", "optimizer.lr=0.01")
+    assert run(folder) == 0
+    with folder.metrics.open(newline="") as file:
+        rates = [float(row["train/lr"]) for row in csv.DictReader(file) if row["train/lr"]]
+    assert rates[:4] == pytest.approx([0.0025, 0.005, 0.0075, 0.01])

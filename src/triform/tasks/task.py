@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import SumMetric
 
 from triform.layers.feed_forward.mixture import balance_loss, rebalance
+from triform.tasks.figures import Figures
 from triform.tasks.objective import Batch, Model, Objective
 
 
@@ -36,7 +36,7 @@ class Task(L.LightningModule):
         log_interval: optimizer steps between two records of the training loss.
         gradient_clip: largest 2-norm of the gradient; None: unlimited.
         compile: let torch compile the model's forward; keys of its weights stay plain.
-        n_bytes: split -> bytes of its text, for bits per byte.
+        n_bytes: split -> bytes that its tokens spell, for bits per byte; None: unknown.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Task(L.LightningModule):
         log_interval: int,
         gradient_clip: float | None,
         compile: bool,
-        n_bytes: Mapping[str, int],
+        n_bytes: Mapping[str, int | None],
     ) -> None:
         super().__init__()
         self.model_factory, self.objective = model_factory, objective
@@ -72,12 +72,13 @@ class Task(L.LightningModule):
         """Whether the last micro-batch ended an optimizer step."""
         self.measured: dict[str, float] = {}
         """Figures of the last evaluation, over all its batches and ranks."""
-        self._sums = {name: (_exact_sum(), _exact_sum()) for name in ("loss", *objective.measures)}
+        self._figures = Figures(objective)
         self._counts = _Counts()
         self._window = _Window()
         self.group: Any = None
         """All ranks over gloo, for what lives on the host; None where there is one rank."""
         self._norm: Tensor | None = None
+        self._lr = math.nan
         self._clock = time.perf_counter()
 
     # Building
@@ -137,6 +138,7 @@ class Task(L.LightningModule):
         self._window.targets += counts.targets
         self._window.tokens += counts.tokens
         self.tokens += counts.tokens
+        self._lr = max(group["lr"] for group in optimizer.param_groups)
         self.stop_agreed = counts.stop > 0
         self.seconds_agreed = counts.milliseconds / self.trainer.world_size / 1000
         self.stepped = True
@@ -156,7 +158,7 @@ class Task(L.LightningModule):
         window, self._window = self._window, _Window()
         self.status = {
             "loss": self._over_ranks(window.loss) / max(window.targets, 1),
-            "lr": self.trainer.optimizers[0].param_groups[0]["lr"],
+            "lr": self._lr,
             "gradient_norm": math.nan if self._norm is None else float(self._norm),
             "tokens_per_second": window.tokens / max(window.seconds, 1e-9),
         }
@@ -206,39 +208,26 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.tick()
-        self._reset()
+        self._figures.reset(self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._measure(batch)
+        self._figures.add(self.model, batch)
 
     def on_validation_epoch_end(self) -> None:
         self._conclude("validation")
         self.tick()
 
     def on_test_epoch_start(self) -> None:
-        self._reset()
+        self._figures.reset(self.device)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self._measure(batch)
+        self._figures.add(self.model, batch)
 
     def on_test_epoch_end(self) -> None:
         self._conclude("test")
 
-    def _reset(self) -> None:
-        for total, count in self._sums.values():
-            total.to(self.device).reset()
-            count.to(self.device).reset()
-
-    def _measure(self, batch: Batch) -> None:
-        measures = self.objective.evaluate(self.model, batch)
-        for name, (total, count) in {"loss": (measures.loss, measures.n_targets), **measures.ratios}.items():
-            self._sums[name][0].update(total.double())
-            self._sums[name][1].update(count)
-
     def _conclude(self, split: str) -> None:
-        sums = {name: (float(total.compute()), float(count.compute())) for name, (total, count) in self._sums.items()}
-        self.measured = {name: total / count if count else math.nan for name, (total, count) in sums.items()}
-        self.measured |= self.objective.derive(self.measured["loss"], sums["loss"][1], self.n_bytes.get(split))
+        self.measured = self._figures.means(self.n_bytes.get(split))
         for name, value in self.measured.items():
             self.log(f"{split}/{name}", value, logger=False, rank_zero_only=False)
 
@@ -302,13 +291,6 @@ class _Window:
     targets: int = 0
     tokens: int = 0
     seconds: float = 0.0
-
-
-def _exact_sum() -> SumMetric:
-    """A sum over batches and ranks, in float64. NaN stays NaN: a figure that hides it could be the best one."""
-    metric = SumMetric(nan_strategy="disable")
-    metric.set_dtype(torch.float64)
-    return metric
 
 
 def noise_seed(*parts: int) -> int:
