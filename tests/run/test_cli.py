@@ -66,6 +66,8 @@ REFUSED = [
     (["task=causal_lm"], ["CausalLM learns from text, not from data of kind pairs", "task=seq2seq"]),
     (["trainer.devices=1000"], ["trainer.devices=1000 is more than the", "CPU cores"]),
     (["trainer.accelerator=gpu"], ["GPUs of this machine"]),
+    (["trainer.accelerator=cuda"], ["GPUs of this machine"]),
+    (["trainer.accelerator=mps"], ["trainer.accelerator=mps is not known"]),
     (["trainer.num_nodes=2"], ["torchrun or srun"]),
     (["paths.outputs=/dev/null/x"], ["paths.outputs=/dev/null/x cannot be written to"]),
     (

@@ -3,7 +3,8 @@
 import sys
 from importlib import import_module
 
-from triform.run.errors import FAILED, FINISHED, BadInput, nearest, report
+from triform.run.errors import BadInput, nearest, report
+from triform.training.codes import FAILED, FINISHED
 
 COMMANDS = {
     "train": "train a model; the same as python train.py",

@@ -176,6 +176,14 @@ class Prepared:
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.folder / "tokenizer")
 
+    def spelt_bytes(self, split: str) -> int | None:
+        """UTF-8 bytes that the tokens of a text split spell; None of other kinds, and of a text with unknown tokens,
+        whose bits per byte would leave out what they cost."""
+        if self.kind != "text":
+            return None
+        text = self.splits[split]
+        return None if (text.tokens == self.tokenizer.unk_id).any() else text.n_bytes
+
     @classmethod
     def open(cls, folder: Path, origin: Origin | None = None) -> "Prepared":
         """Raises ValueError: `folder` is no prepared folder."""

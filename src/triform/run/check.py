@@ -49,7 +49,7 @@ _OPTIONAL = (
     "trainer.gradient_clip",
 )
 _CHOICES = {
-    "trainer.accelerator": ("auto", "cpu", "gpu", "cuda", "mps"),
+    "trainer.accelerator": ("auto", "cpu", "gpu", "cuda"),
     "trainer.precision": ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"),
     "trainer.strategy": ("auto", "ddp"),
     "trainer.profiler": (None, "simple", "pytorch"),
@@ -336,32 +336,28 @@ def _tasks(fits: Callable[[Any], bool], trust: Sequence[str]) -> list[str]:
 
 
 def devices(config: Mapping[str, Any]) -> tuple[str, int]:
-    """The accelerator ("cpu", "cuda", "mps") and how many of its devices this machine gives the run.
+    """The device's type ("cpu" or "cuda") and how many of its devices this machine gives the run.
 
     Raises:
         BadInput: more than there are, or none.
     """
     import torch
 
+    from triform.training.hardware import device_type
+
     trainer = config["trainer"]
-    accelerator = {"gpu": "cuda"}.get(trainer["accelerator"], trainer["accelerator"])
-    if accelerator == "auto":
-        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
-    there = {
-        "cuda": torch.cuda.device_count,
-        "mps": lambda: int(torch.backends.mps.is_available()),
-        "cpu": lambda: os.cpu_count() or 1,
-    }[accelerator]()
+    device = device_type(trainer["accelerator"])
+    there = torch.cuda.device_count() if device == "cuda" else os.cpu_count() or 1
     wanted = trainer["devices"]
     if wanted == "auto":
-        wanted = 1 if accelerator == "cpu" else there
+        wanted = 1 if device == "cpu" else there
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
         raise BadInput(f"trainer.devices={_show(wanted)} is not a whole number above 0; set trainer.devices=1 or auto")
     if wanted > there:
-        name = {"cuda": "GPUs", "mps": "MPS devices", "cpu": "CPU cores"}[accelerator]
+        name = {"cuda": "GPUs", "cpu": "CPU cores"}[device]
         remedy = f"set trainer.devices to at most {there}" if there else "set trainer.accelerator=cpu"
         raise BadInput(f"trainer.devices={wanted} is more than the {there} {name} of this machine; {remedy}")
-    return accelerator, wanted
+    return device, wanted
 
 
 def check_writable(folder: Path, key: str) -> None:

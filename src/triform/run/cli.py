@@ -3,22 +3,22 @@
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from triform.run.errors import FAILED, FINISHED, BadInput, report
-from triform.run.folder import RunFolder
+from triform.run.errors import BadInput, report
+from triform.run.folder import Finish
+from triform.training.codes import FAILED, FINISHED
 
 _NOT_OURS = ("hydra.run.dir", "hydra.output_subdir", "hydra.job.chdir")
-Finish = Callable[[RunFolder, Sequence[str]], None]
 
 
 def main(arguments: Sequence[str] | None = None, finish: Finish | None = None) -> int:
     """Run what `arguments` (default: this process's own) say and return the exit code.
 
     Args:
-        finish: called with the folder of a run that has finished; an importable function.
+        finish: called with the folder of a run that has finished.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not {"-h", "--help"}.isdisjoint(arguments):

@@ -5,8 +5,7 @@ import traceback as tracebacks
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-FINISHED, FAILED, BAD_INPUT, PREEMPTED = 0, 1, 2, 75
-"""Exit codes; 75 is EX_TEMPFAIL of sysexits.h: run the same command again."""
+from triform.training.codes import BAD_INPUT, FAILED
 
 
 class BadInput(ValueError):

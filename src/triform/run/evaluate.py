@@ -6,11 +6,15 @@ from pathlib import Path
 import torch
 
 from triform.data.module import DataModule
+from triform.data.prepare import Origin
+from triform.data.sources.files import content_hash
 from triform.run.check import LOADER
 from triform.run.errors import BadInput, nearest
+from triform.run.folder import RunFolder
 from triform.run.load import open_run
-from triform.run.parts import data
-from triform.training.hardware import pick_accelerator
+from triform.run.parts import own_data, read_origin
+from triform.tasks.figures import Figures
+from triform.training.hardware import device_type
 
 
 def evaluate(run: str | Path, split: str | None = None, trust: Sequence[str] = ()) -> tuple[str, dict[str, float]]:
@@ -22,10 +26,11 @@ def evaluate(run: str | Path, split: str | None = None, trust: Sequence[str] = (
         trust: packages of your own that the config names.
 
     Raises:
-        ValueError: no such run or split, or the data is gone.
+        ValueError: no such run or split, or the data is gone or not the run's own any more.
     """
     loaded = open_run(run, trust)
-    prepared = data(loaded.config)
+    check_files(loaded.folder, read_origin(loaded.folder))
+    prepared = own_data(loaded.folder, loaded.config)
     split = split or ("test" if "test" in prepared.splits else "validation")
     if split not in prepared.splits:
         raise BadInput(
@@ -40,17 +45,24 @@ def evaluate(run: str | Path, split: str | None = None, trust: Sequence[str] = (
         overfit=False,
         **{key: loaded.config["data"][key] for key in LOADER},
     )
-    device = {"gpu": "cuda"}.get(pick_accelerator(loaded.config["trainer"]["accelerator"]), "cpu")
-    model, objective = loaded.model.to(device), loaded.objective
-    sums: dict[str, float] = {}
-    counts: dict[str, int] = {}
+    device = device_type(loaded.config["trainer"]["accelerator"])
+    model, figures = loaded.model.to(device), Figures(loaded.objective)
+    figures.reset(device)
     with torch.inference_mode():
         for batch in module.loader(split):
-            on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
-            measures = objective.evaluate(model, on_device)
-            for name, (total, count) in {"loss": (measures.loss, measures.n_targets), **measures.ratios}.items():
-                sums[name] = sums.get(name, 0.0) + float(total)
-                counts[name] = counts.get(name, 0) + count
-    means = {name: sums[name] / counts[name] for name in sums if counts[name]}
-    n_bytes = prepared.splits[split].n_bytes if prepared.kind == "text" else None
-    return split, means | objective.derive(means["loss"], counts["loss"], n_bytes)
+            figures.add(model, {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.items()})
+    return split, figures.means(prepared.spelt_bytes(split))
+
+
+def check_files(folder: RunFolder, kept: Origin) -> None:
+    """Refuse files that are not as the run read them.
+
+    Raises:
+        BadInput: it names the file.
+    """
+    for name, content in kept.files.items():
+        if Path(name).is_file() and content_hash(Path(name)) != content:
+            raise BadInput(
+                f"{name} has changed since {folder.path} began, whose figures are of what was there; "
+                f"put it back as it was, or train on it: triform rerun {folder.path}"
+            )

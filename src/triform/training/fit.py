@@ -25,11 +25,12 @@ from triform.training.agreement import Agreement
 from triform.training.averages import averaged
 from triform.training.budget import Budget, budget
 from triform.training.checkpoints import AtomicCheckpointIO, Checkpoints, newest, read_checkpoint, sweep
-from triform.training.hardware import matmul_ceiling, pick_accelerator, pick_precision, rank
+from triform.training.codes import PREEMPTED
+from triform.training.hardware import device_type, matmul_ceiling, pick_precision, rank
 from triform.training.progress import Progress
 from triform.training.record import TRAIN, Metrics, Record, Summary
 from triform.training.schedules import Schedule
-from triform.training.signals import EXIT_PREEMPTED, Preempted, Preemption
+from triform.training.signals import Preempted, Preemption
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ def fit(
         log_interval=settings.log_interval,
         gradient_clip=settings.gradient_clip,
         compile=settings.compile,
-        n_bytes=_bytes(prepared),
+        n_bytes={name: prepared.spelt_bytes(name) for name in prepared.splits if name != "train"},
     )
     if rank() == 0:
         sweep(folder / "checkpoints")
@@ -137,7 +138,7 @@ def fit(
             trainer.test(task, data.loader(split), verbose=False)
         except Preempted:
             record.stopped(trainer.global_step)
-            return EXIT_PREEMPTED
+            return PREEMPTED
     record.finished(trainer, split, task.measured, checkpoints.best_step, checkpoints.best)
     return 0
 
@@ -156,15 +157,6 @@ def tell_cut(prepared: Prepared, objective: Objective, seq_len: int) -> None:
         )
 
 
-def _bytes(prepared: Prepared) -> dict[str, int]:
-    """Bytes of each held-out text. None of a text with unknown tokens, which would count as spelt."""
-    if prepared.kind != "text":
-        return {}
-    held_out = {name: split for name, split in prepared.splits.items() if name != "train"}
-    unknown = prepared.tokenizer.unk_id
-    return {name: split.n_bytes for name, split in held_out.items() if not (split.tokens == unknown).any()}
-
-
 def _record(
     settings: TrainerSettings,
     folder: Path,
@@ -180,14 +172,14 @@ def _record(
         return Record(None, None, limits, data.order.steps_per_epoch, flops, None)
     figures = ("loss", *objective.measures, *objective.derived)
     columns = [f"{split}/{name}" for split in ("validation", "test") for name in figures]
-    accelerator = pick_accelerator(settings.accelerator)
+    device = device_type(settings.accelerator)
     return Record(
         Metrics(folder / "metrics.csv", [*(f"train/{name}" for name in TRAIN), *columns]),
         Summary(folder / "summary.json", parameters=count_parameters(sketch), flops_per_token=flops),
         limits,
         data.order.steps_per_epoch,
         flops,
-        matmul_ceiling(accelerator, pick_precision(settings.precision, accelerator)),
+        matmul_ceiling(device, pick_precision(settings.precision, device)),
     )
 
 
@@ -195,11 +187,11 @@ def _trainer(
     settings: TrainerSettings, folder: Path, limits: Budget, loggers: Sequence[Logger], callbacks: list[Callback]
 ) -> L.Trainer:
     quiet()
-    accelerator = pick_accelerator(settings.accelerator)
-    precision: Any = pick_precision(settings.precision, accelerator)
+    device = device_type(settings.accelerator)
+    precision: Any = pick_precision(settings.precision, device)
     alone = settings.devices * settings.num_nodes == 1
     trainer = L.Trainer(
-        accelerator=accelerator,
+        accelerator=device,
         devices=settings.devices,
         num_nodes=settings.num_nodes,
         strategy="auto" if alone else DDPStrategy(gradient_as_bucket_view=True, broadcast_buffers=False),

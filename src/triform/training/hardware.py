@@ -16,23 +16,23 @@ def rank() -> int:
     return 0
 
 
-def pick_accelerator(accelerator: str) -> str:
-    """ "auto" is a GPU where there is one."""
-    if accelerator != "auto":
-        return accelerator
-    return "gpu" if torch.cuda.is_available() else "cpu"
+def device_type(accelerator: str) -> str:
+    """What torch calls the device that `trainer.accelerator` means: "cuda" or "cpu"; "auto" takes a GPU if it can."""
+    if accelerator == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return "cuda" if accelerator == "gpu" else accelerator
 
 
-def pick_precision(precision: str, accelerator: str) -> str:
+def pick_precision(precision: str, device: str) -> str:
     """ "auto" is bfloat16 on a GPU that computes in it, else float32: CPUs are often 100 times slower in bfloat16."""
     if precision != "auto":
         return precision
-    return "bf16-mixed" if accelerator == "gpu" and torch.cuda.is_bf16_supported() else "32-true"
+    has_bfloat16 = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16-mixed" if has_bfloat16 else "32-true"
 
 
-def matmul_ceiling(accelerator: str, precision: str) -> float:
+def matmul_ceiling(device: str, precision: str) -> float:
     """Floating-point operations per second of one device at large matrix products, measured for a moment."""
-    device = "cuda" if accelerator == "gpu" else "cpu"
     dtype = {"bf16": torch.bfloat16, "16-m": torch.float16, "16-t": torch.float16}.get(precision[:4], torch.float32)
     size = 8192 if device == "cuda" else 1024
     a, b = torch.ones(size, size, dtype=dtype, device=device), torch.ones(size, size, dtype=dtype, device=device)

@@ -9,10 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from triform.tasks.task import Task
-
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-EXIT_PREEMPTED = 75
-"""Exit status "temporary failure": the same run can go on."""
+from triform.training.codes import SIGNALS
 
 
 class Preempted(Exception):

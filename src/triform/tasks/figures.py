@@ -1,0 +1,49 @@
+"""What an evaluation measures, over all its batches and ranks."""
+
+import math
+
+import torch
+from torchmetrics import SumMetric
+
+from triform.tasks.objective import Batch, Model, Objective
+
+
+class Figures:
+    """Loss and measures of an objective, each a mean over every target: sums are kept, in float64, not means.
+
+    Usable without a training loop: `reset`, `add` each batch, `means`.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        self._sums = {name: (_exact_sum(), _exact_sum()) for name in ("loss", *objective.measures)}
+
+    def reset(self, device: torch.device | str) -> None:
+        """Begin anew, with sums that are kept on `device`."""
+        for total, count in self._sums.values():
+            total.to(device).reset()
+            count.to(device).reset()
+
+    def add(self, model: Model, batch: Batch) -> None:
+        """Measure a batch, without waiting for the device."""
+        measures = self.objective.evaluate(model, batch)
+        for name, (total, count) in {"loss": (measures.loss, measures.n_targets), **measures.ratios}.items():
+            self._sums[name][0].update(total.double())
+            self._sums[name][1].update(count)
+
+    def means(self, n_bytes: int | None) -> dict[str, float]:
+        """The figures over all ranks, with what the objective derives from them; NaN where nothing was counted.
+
+        Args:
+            n_bytes: of the text that was measured, for bits per byte.
+        """
+        sums = {name: (float(total.compute()), float(count.compute())) for name, (total, count) in self._sums.items()}
+        means = {name: total / count if count else math.nan for name, (total, count) in sums.items()}
+        return means | self.objective.derive(means["loss"], sums["loss"][1], n_bytes)
+
+
+def _exact_sum() -> SumMetric:
+    """A sum over batches and ranks, in float64. NaN stays NaN: a figure that hides it could be the best one."""
+    metric = SumMetric(nan_strategy="disable")
+    metric.set_dtype(torch.float64)
+    return metric

@@ -1,0 +1,29 @@
+"""Which device and which precision a run takes."""
+
+import pytest
+import torch
+
+from triform.training.hardware import device_type, matmul_ceiling, pick_precision
+
+
+@pytest.mark.parametrize(("accelerator", "device"), [("cpu", "cpu"), ("gpu", "cuda"), ("cuda", "cuda")])
+def test_a_name_means_one_device(accelerator: str, device: str) -> None:
+    assert device_type(accelerator) == device
+
+
+def test_auto_is_what_is_there() -> None:
+    assert device_type("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_a_cpu_computes_in_float32_and_a_wish_is_granted() -> None:
+    assert pick_precision("auto", "cpu") == "32-true"
+    assert pick_precision("bf16-mixed", "cpu") == "bf16-mixed"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("accelerator", ["auto", "gpu", "cuda"])
+def test_a_gpu_by_any_name_computes_in_bfloat16_at_its_own_speed(accelerator: str) -> None:
+    device = device_type(accelerator)
+    native = torch.cuda.is_bf16_supported(including_emulation=False)
+    assert pick_precision("auto", device) == ("bf16-mixed" if native else "32-true")
+    assert matmul_ceiling(device, "bf16-mixed") > 20 * matmul_ceiling("cpu", "32-true")
