@@ -3,6 +3,7 @@
 import csv
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import torch
 import yaml
 
 import triform
-from tests.run.tiny import TINY, TRAIN, folder_of, start, stop_at, train
+from tests.run.tiny import COMMAND, TINY, TRAIN, environment, folder_of, start, stop_at, train
 from tests.run.tiny import triform as command
 from triform.run.evaluate import evaluate
 from triform.run.load import open_run
+from triform.run.ranks import _free_port
 from triform.training.checkpoints import read_checkpoint
 
 CALL = "from triform.run import main; sys.exit(main())"
@@ -201,6 +203,54 @@ def test_torchrun_starts_the_ranks(home: Path) -> None:
     assert [entry.name for entry in folder.parent.iterdir()] == [folder.name], "one run, not one a rank"
     assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["devices"] == 2
     assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.parametrize("words", [["train"], ["resume"]])
+def test_srun_starts_the_ranks_on_one_port(words: list[str], home: Path) -> None:
+    """Two processes with the variables of a step of two tasks, and no word on how many there are on each machine."""
+    if words == ["resume"]:
+        process = start(home, "name=srun", "trainer.devices=2", "model.dropout=0")
+        stop_at(process, home / "outputs" / "srun", step=2)
+        process.communicate(timeout=100)
+        line = (*COMMAND, "resume", str(next((home / "outputs" / "srun").iterdir())))
+    else:
+        line = (sys.executable, str(TRAIN), *TINY, "name=step", "model.dropout=0", "trainer.max_steps=2")
+    step = {
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_NTASKS": "2",
+        "SLURM_NODEID": "0",
+        "SLURM_JOB_ID": "7",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "RANK": "0",
+    }
+    ranks = [
+        subprocess.Popen(
+            line,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=home,
+            env={**environment(), **step, "SLURM_PROCID": rank, "SLURM_LOCALID": rank},
+        )
+        for rank in "01"
+    ]
+    said = [process.communicate(timeout=200) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], said
+    assert said[0][0].splitlines()[-1].startswith("run: ")
+    assert "run: " not in said[1][0]
+    folder = Path(said[0][0].splitlines()[-1].removeprefix("run: "))
+    config = yaml.safe_load((folder / "config.yaml").read_text())["trainer"]
+    assert (config["devices"], config["num_nodes"]) == (2, 1)
+    assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
+
+
+def test_a_script_under_sbatch_waits_for_nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0"), ("SLURM_JOB_ID", "7")):
+        monkeypatch.setenv(name, value)
+    done = train(home, "name=batch", "trainer.max_steps=1")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_users_own_folder_and_package(finished: Path, home: Path, tmp_path: Path) -> None:

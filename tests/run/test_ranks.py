@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from triform.run.ranks import launch, start_all
+from triform.run import ranks
+from triform.run.ranks import Launcher, launch, machines, start_all
 
 
 def write_environment(folder: Path) -> int:
     rank = os.environ["LOCAL_RANK"]
+    assert os.environ.get("RANK", rank) == rank
     names = ("WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "OMP_NUM_THREADS", "SECRET_OF_THE_PARENT")
+    assert "SLURM_NTASKS" not in os.environ
     (folder / rank).write_text(" ".join(os.environ.get(name, "") for name in names))
     return 0
 
@@ -30,6 +33,12 @@ def die_on_the_first(folder: Path) -> int:
     return 0
 
 
+def take_time_on_the_first(folder: Path) -> int:
+    if os.environ["LOCAL_RANK"] == "0":
+        time.sleep(2)  # as a report does
+    return 0
+
+
 def note_signals(folder: Path) -> int:
     got: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
@@ -44,6 +53,8 @@ def note_signals(folder: Path) -> int:
 def test_ranks_have_what_lightning_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("SECRET_OF_THE_PARENT", "x")
+    monkeypatch.setenv("RANK", "0")  # of whoever exported it
+    monkeypatch.setenv("SLURM_NTASKS", "2")  # of sbatch
     assert launch(2, write_environment, (tmp_path,)) == 0
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["2 0 127.0.0.1 1 x"] * 2
 
@@ -63,9 +74,54 @@ def test_a_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_killed_ends_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     start = time.monotonic()
-    assert launch(2, die_on_the_first, (tmp_path,)) == 1
+    killed: dict[int, str] = {}
+    assert launch(2, die_on_the_first, (tmp_path,), killed.setdefault) == 1
     assert time.monotonic() - start < 30
+    assert killed == {0: "SIGKILL"}, "the others, which are ended after it, are no cause"
     assert "rank 0 was ended by SIGKILL" in capfd.readouterr().err
+
+
+def test_the_first_rank_may_take_its_time_when_all_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "GRACE_AFTER_FAILURE", 0.1)
+    assert not hasattr(ranks, "GRACE"), "no other deadline"
+    assert launch(2, take_time_on_the_first, (tmp_path,)) == 0
+
+
+BATCH = {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NNODES": "1"}
+STEP = {**BATCH, "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "1"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "several"),
+    [({}, False), (BATCH, False), (STEP, True), ({"TORCHELASTIC_RUN_ID": "x"}, True), ({"RANK": "0"}, False)],
+    ids=["alone", "sbatch", "srun", "torchrun", "inherited"],
+)
+def test_who_is_one_of_several_ranks(variables: dict[str, str], several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert Launcher.started_us() is several
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, (4, 2)),
+        ({"WORLD_SIZE": "16", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, (8, 2)),
+        ({"WORLD_SIZE": "16", "SLURM_NNODES": "2"}, (8, 2)),
+        (
+            {"WORLD_SIZE": "4", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_NNODES": "2"},
+            (4, 1),
+        ),
+    ],
+)
+def test_ranks_on_each_machine(variables: dict[str, str], expected: tuple[int, int]) -> None:
+    assert machines(variables) == expected
+
+
+def test_machines_with_unequal_numbers_of_ranks_are_refused() -> None:
+    for counts in ("4,3", ""):
+        with pytest.raises(ValueError, match=r"7 tasks on 2 machines.*--ntasks-per-node"):
+            machines({"WORLD_SIZE": "7", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_TASKS_PER_NODE": counts})
 
 
 def test_a_signal_reaches_every_rank_once(tmp_path: Path) -> None:

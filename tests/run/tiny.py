@@ -13,6 +13,7 @@ TINY = (
     *("model.d_model=16", "model.n_heads=2", "model.n_layers=1", "model.d_ff=24", "logger=csv"),
     *("trainer.max_steps=8", "trainer.val_interval=4", "trainer.save_interval=4", "trainer.log_interval=1"),
 )
+COMMAND = (sys.executable, "-c", "import sys; from triform.commands import main; sys.exit(main(sys.argv[1:]))")
 
 
 def train(cwd: Path, *words: str, command: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -29,8 +30,7 @@ def start(cwd: Path, *words: str) -> subprocess.Popen[str]:
 
 def triform(cwd: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """`triform WORDS`."""
-    code = "import sys; from triform.commands import main; sys.exit(main(sys.argv[1:]))"
-    line = (sys.executable, "-c", code, *words)
+    line = (*COMMAND, *words)
     return subprocess.run(line, capture_output=True, text=True, cwd=cwd, env=environment(), timeout=200, input=stdin)
 
 

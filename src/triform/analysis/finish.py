@@ -16,8 +16,9 @@ from triform.data.rows import TextRows
 from triform.layers.attention import capture_weights
 from triform.run.folder import RunFolder
 from triform.run.load import Loaded, open_run
-from triform.run.parts import data
+from triform.run.parts import own_data
 from triform.tasks.objective import Sample
+from triform.training.hardware import device_type
 
 N_JUDGED, N_SHOWN, N_PICTURED = 200, 4, 3
 """Held-out examples that are answered to find some right and some wrong, that are printed as samples where nothing
@@ -32,7 +33,8 @@ def finish(folder: RunFolder, trust: Sequence[str]) -> None:
     """
     run = read_run(folder.path)
     loaded = open_run(folder.path, trust)
-    prepared = data(loaded.config)
+    prepared = own_data(folder, loaded.config)
+    loaded.model.to(device_type(loaded.config["trainer"]["accelerator"]))
     split = "test" if "test" in prepared.splits else "validation"
     examples = held_out(prepared.splits[split], loaded.config["data"]["seq_len"])
     with torch.inference_mode():
@@ -96,13 +98,14 @@ def baselines(prepared: Prepared, split: str, figures: Mapping[str, Any]) -> dic
 def draw_alignment(loaded: Loaded, examples: Sequence[Mapping[str, Any]], out: Path) -> None:
     """The last layer's cross-attention, a mean over its heads, while the right target is read."""
     weights, sources, targets = [], [], []
-    tokens = loaded.tokenizer
+    tokens, device = loaded.tokenizer, next(loaded.model.parameters()).device
     for example in examples:
         batch = loaded.objective.collate([example], [(0, 0)])
+        batch = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in batch.items()}
         with torch.inference_mode(), capture_weights(loaded.model) as captured:
             loaded.objective.hidden(loaded.model, batch)
         last = [name for name in captured if "cross" in name][-1]
-        weights.append(captured[last][0].mean(0).numpy())
+        weights.append(captured[last][0].float().mean(0).cpu().numpy())
         sources.append(tokens.pieces(batch["input_ids"][0].tolist()))
         targets.append(tokens.pieces(batch["labels"][0].tolist()))
     alignment(weights, sources, targets, out)

@@ -59,11 +59,11 @@ def print_report(
     baselines: Mapping[str, Mapping[str, float]],
     samples: Sequence[Sample],
 ) -> None:
-    """Print the metrics and, where there are any, up to four samples right and four wrong."""
+    """Print the metrics and the samples, where there are any."""
     console.print(metrics_table(metrics, baselines))
     if samples:
         console.print()
-        console.print(samples_table(choose(samples, right=4, wrong=4)))
+        console.print(samples_table(samples))
 
 
 def shortened(text: str) -> str:

@@ -1,21 +1,19 @@
 """One run: compose its config, check it, give it a folder, start its ranks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from triform.run.folder import RunFolder
+    from triform.run.folder import Finish
 
 
-def main(
-    arguments: Sequence[str] | None = None, finish: "Callable[[RunFolder, Sequence[str]], None] | None" = None
-) -> int:
+def main(arguments: Sequence[str] | None = None, finish: "Finish | None" = None) -> int:
     """Do what `python train.py ARGUMENTS` says (default: this process's own) and return the exit code.
 
     0 finished, 1 failed, 2 bad input, 75 preempted.
 
     Args:
-        finish: called with the folder of a run that has finished; an importable function.
+        finish: called with the folder of a run that has finished.
     """
     from triform.run.cli import main
 

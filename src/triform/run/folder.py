@@ -4,7 +4,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,10 @@ from typing import Any
 import yaml
 
 from triform.run.errors import BadInput, nearest
+
+Finish = Callable[["RunFolder", Sequence[str]], None]
+"""What the first rank does with a finished run's folder (and the packages that its config may name): pictures, samples,
+the printed report. An importable function."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,16 @@ class RunFolder:
         return self.path / "labels.json"
 
     @property
+    def data(self) -> Path:
+        """What the data was made from: hashes of files, tokenizer, versions."""
+        return self.path / "data.json"
+
+    @property
+    def failure(self) -> Path:
+        """The first error of a run that has failed, while it is not resumed."""
+        return self.path / ".failure"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of `last.ckpt` and `best.ckpt`."""
         return self.path / "checkpoints"
@@ -60,10 +74,9 @@ class RunFolder:
         """Status, sizes, speed, best and last metrics."""
         return self.path / "summary.json"
 
-    @property
-    def log(self) -> Path:
-        """What the run said."""
-        return self.path / "log.txt"
+    def log(self, rank: int) -> Path:
+        """What a rank of the run said."""
+        return self.path / (f"log.rank{rank}.txt" if rank else "log.txt")
 
     @property
     def lock(self) -> Path:
@@ -126,7 +139,7 @@ def create(parent: Path, config: Mapping[str, Any], overrides: Sequence[str], na
     """Make a run's folder under `parent`, never one that exists.
 
     Args:
-        name: the folder's own name; empty: date, time and four random hexadecimal digits.
+        name: the folder's own name, which may be there, empty; none: date, time and four random hexadecimal digits.
 
     Raises:
         BadInput: `parent` cannot be written to, or a folder of this name is there.
@@ -139,8 +152,10 @@ def create(parent: Path, config: Mapping[str, Any], overrides: Sequence[str], na
                 path.mkdir()
                 break
             except FileExistsError:
-                if name:
+                if name and any(path.iterdir()):
                     raise
+                if name:  # kept free for this run
+                    break
         else:
             raise FileExistsError(f"no free folder name in {parent}")
         folder = RunFolder(path.resolve())

@@ -1,28 +1,28 @@
 """The one runner, for single runs, jobs of a sweep and resumed runs."""
 
+import dataclasses
 import json
+import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from triform.run.check import WHOLE, check, check_reach, devices
-from triform.run.errors import BAD_INPUT, FAILED, FINISHED, PREEMPTED, BadInput, one_line, report
-from triform.run.folder import RunFolder, create, write_whole
+from triform.run.errors import BadInput, one_line, report
+from triform.run.folder import Finish, RunFolder, create, write_whole
 from triform.run.log import recorded
 from triform.run.ranks import Launcher, launch
+from triform.training.codes import BAD_INPUT, FAILED, FINISHED, PREEMPTED
 
 if TYPE_CHECKING:
-    from triform.data.prepare import Prepared
+    from triform.data.prepare import Origin, Prepared
 
-
-Finish = Callable[[RunFolder, Sequence[str]], None]
-"""What the first rank does with a finished run's folder (and the packages that its config may name): pictures, samples,
-the printed report."""
+log = logging.getLogger(__name__)
 
 
 def run(
@@ -42,35 +42,31 @@ def run(
     """
     config = settled(config)
     check_reach(config, overrides)
-    if Launcher.started_us():
-        return _run_launched(config, overrides, finish)
+    if not Launcher.started_us():
+        check_machines(config)
+        prepared = checked(config)
+        return start(created(config, overrides, prepared, folder), config, prepared, False, finish)
+    launcher = Launcher()
+    config["trainer"] |= {"devices": launcher.devices, "num_nodes": launcher.nodes}
+
+    def make() -> tuple[RunFolder, "Prepared"]:
+        prepared = checked(config)
+        return created(config, overrides, prepared, folder), prepared
+
+    return start_launched(launcher, make, False, finish, config["trust"])
+
+
+def check_machines(config: Mapping[str, Any]) -> None:
+    """Refuse several machines where nobody has started their ranks.
+
+    Raises:
+        BadInput: with who can start them.
+    """
     if config["trainer"]["num_nodes"] != 1:
         raise BadInput(
             f"trainer.num_nodes={config['trainer']['num_nodes']}: several machines are started by torchrun or srun, "
             "which then say how many there are; start train.py with one of them or set trainer.num_nodes=1"
         )
-    prepared = checked(config)
-    return start(created(config, overrides, prepared, folder), config, prepared, False, finish)
-
-
-def _run_launched(config: dict[str, Any], overrides: Sequence[str], finish: Finish | None) -> int:
-    """A run whose ranks torchrun or srun has started; they say how many devices and machines there are."""
-    launcher = Launcher()
-    config["trainer"] |= {"devices": launcher.devices, "num_nodes": launcher.nodes}
-    if launcher.rank != 0:
-        told = launcher.told()
-        return rank_main(RunFolder(Path(told)), False, None, finish, config["trust"]) if told else BAD_INPUT
-    try:
-        prepared = checked(config)
-        folder = created(config, overrides, prepared)
-    except BaseException:
-        launcher.tell("")
-        raise
-    launcher.tell(str(folder.path))
-    try:
-        return rank_main(folder, False, prepared, finish, config["trust"])
-    finally:
-        print(f"run: {folder.path}", flush=True)
 
 
 def resume(folder: RunFolder, trust: Sequence[str] = (), finish: Finish | None = None) -> int:
@@ -82,17 +78,24 @@ def resume(folder: RunFolder, trust: Sequence[str] = (), finish: Finish | None =
     Raises:
         ValueError: the config no longer passes the checks, or the data has changed.
     """
+    from triform.run.parts import read_origin
+
     config = {**folder.read_config(), "trust": list(trust)}
-    prepared = checked(config)
     if not Launcher.started_us():
-        return start(folder, config, prepared, True, finish)
+        check_machines(config)
+        return start(folder, config, checked(config, (folder, read_origin(folder))), True, finish)
     launcher = Launcher()
-    if (launcher.devices, launcher.nodes) != (config["trainer"]["devices"], config["trainer"]["num_nodes"]):
-        raise BadInput(
-            f"{folder.path} ran on {config['trainer']['num_nodes']} machines with {config['trainer']['devices']} ranks "
-            f"each, but {launcher.nodes} with {launcher.devices} each were started; start as many as before"
-        )
-    return rank_main(folder, True, prepared, finish, trust)
+
+    def find() -> tuple[RunFolder, "Prepared"]:
+        if (launcher.devices, launcher.nodes) != (config["trainer"]["devices"], config["trainer"]["num_nodes"]):
+            raise BadInput(
+                f"{folder.path} ran on {config['trainer']['num_nodes']} machines with "
+                f"{config['trainer']['devices']} ranks each, but {launcher.nodes} with {launcher.devices} each were "
+                "started; start as many as before"
+            )
+        return folder, checked(config, (folder, read_origin(folder)))
+
+    return start_launched(launcher, find, True, finish, trust)
 
 
 def created(
@@ -106,6 +109,8 @@ def created(
     else:
         folder = create(path.parent, config, overrides, path.name)
     write_whole(folder.environment, json.dumps(environment(config["seed"]), indent=2) + "\n")
+    assert prepared.origin is not None
+    write_whole(folder.data, json.dumps(dataclasses.asdict(prepared.origin), indent=2) + "\n")
     prepared.tokenizer.save(folder.tokenizer)
     if prepared.labels is not None:
         write_whole(folder.labels, json.dumps(prepared.labels, ensure_ascii=False) + "\n")
@@ -139,8 +144,11 @@ def _absolute(file: Any) -> Any:
     return os.path.abspath(os.path.expanduser(file)) if isinstance(file, str) and "://" not in file else file
 
 
-def checked(config: Mapping[str, Any]) -> "Prepared":
+def checked(config: Mapping[str, Any], kept: "tuple[RunFolder, Origin] | None" = None) -> "Prepared":
     """Check a config, prepare its data, check what only then is known, and build the model once without memory.
+
+    Args:
+        kept: of a run that goes on, its folder and what its data was made from, which must be as it was.
 
     Raises:
         ValueError: bad input.
@@ -149,9 +157,11 @@ def checked(config: Mapping[str, Any]) -> "Prepared":
 
     import torch
 
-    from triform.run.parts import data, model_factory, parts
+    from triform.run.parts import check_same, data, model_factory, origin, parts
     from triform.training.averages import check_averages
 
+    if kept is not None:
+        check_same(*kept, origin(config))
     with torch.device("meta"):
         model_factory(config, 1)()  # a wrong size is refused before minutes of tokenising
     prepared = data(config, progress=sys.stderr.isatty())
@@ -172,15 +182,60 @@ def start(
 ) -> int:
     """Start the run's ranks, in this process when there is one, and return the exit code."""
     _, count = devices(config)
+    with training(folder):
+        if count == 1:
+            return rank_main(folder, resume, prepared, finish, config["trust"])
+        killed: dict[int, str] = {}
+        code = launch(count, rank_main, (folder, resume, None, finish, config["trust"]), killed.setdefault)
+        if killed:
+            rank, name = next(iter(killed.items()))
+            fail(folder, rank, f"rank {rank} was ended by {name}", first=True)
+        return code
+
+
+def start_launched(
+    launcher: Launcher,
+    make: Callable[[], tuple[RunFolder, "Prepared"]],
+    resume: bool,
+    finish: Finish | None,
+    trust: Sequence[str],
+) -> int:
+    """One rank's part of a run whose ranks torchrun or srun has started, and its exit code.
+
+    Args:
+        make: called on the first rank, gives the run's folder and data; the others wait for it.
+    """
+    if launcher.rank != 0:
+        told = launcher.told()
+        return rank_main(RunFolder(Path(told)), resume, None, finish, trust) if told else BAD_INPUT
+    with ExitStack() as stack:
+        try:
+            folder, prepared = make()
+            stack.enter_context(training(folder))
+        except BaseException:
+            launcher.tell("")
+            raise
+        launcher.tell(str(folder.path))
+        return rank_main(folder, resume, prepared, finish, trust)
+
+
+@contextmanager
+def training(folder: RunFolder) -> Iterator[None]:
+    """While a run trains: no other process may train it, no failure is known; at last, its folder is printed.
+
+    Raises:
+        BadInput: another process trains it.
+    """
     lock = FileLock(folder.lock)
     try:
-        with lock.acquire(timeout=0):
-            if count == 1:
-                return rank_main(folder, resume, prepared, finish, config["trust"])
-            return launch(count, rank_main, (folder, resume, None, finish, config["trust"]))
+        lock.acquire(timeout=0)
     except Timeout as error:
         raise BadInput(f"{folder.path}: another process is training this run; wait for it or end it") from error
+    try:
+        folder.failure.unlink(missing_ok=True)
+        yield
     finally:
+        lock.release()
         print(f"run: {folder.path}", flush=True)
 
 
@@ -198,19 +253,18 @@ def rank_main(
         finish: called on the first rank when training has finished.
         trust: packages besides triform's own that the config may name, as who started the run says.
     """
-    from triform.run.parts import data, loggers, parts
+    from triform.run.parts import loggers, own_data, parts
     from triform.training.fit import fit
     from triform.training.hardware import rank
     from triform.training.signals import Preempted, Preemption
 
     config = {**folder.read_config(), "trust": list(trust)}
-    is_first = rank() == 0
     trackers: list[Any] = []
     code = FAILED
     try:
-        with Preemption(), recorded(folder.log) if is_first else nullcontext():
+        with Preemption(), recorded(folder.log(rank())):
             trackers = loggers(config, folder)
-            prepared = data(config) if prepared is None else prepared
+            prepared = own_data(folder, config) if prepared is None else prepared
             made = parts(config, prepared)
             code = fit(
                 settings=made.settings,
@@ -226,15 +280,14 @@ def rank_main(
                 callbacks=made.callbacks,
                 resume=resume,
             )
-            if code == FINISHED and finish is not None and is_first:
-                finish(folder, trust)
-                publish(folder, trackers)
+            if code == FINISHED and finish is not None and rank() == 0:
+                conclude(folder, trust, finish, trackers)
     except Preempted:  # before training, which would have saved a checkpoint
         code = PREEMPTED
         mark(folder, status="preempted", error=None)
     except (Exception, KeyboardInterrupt) as error:
         code = FAILED
-        mark(folder, status="failed", error=f"{type(error).__name__}: {one_line(error)}")
+        fail(folder, rank(), f"{type(error).__name__}: {one_line(error)}")
         report(error, config["traceback"])
     finally:
         for tracker in trackers:
@@ -244,12 +297,38 @@ def rank_main(
     return code
 
 
+def conclude(folder: RunFolder, trust: Sequence[str], finish: Finish, trackers: Sequence[Any]) -> None:
+    """Do what remains when a run has finished. It has, whatever happens here."""
+    try:
+        finish(folder, trust)
+        publish(folder, trackers)
+    except (Exception, KeyboardInterrupt) as error:
+        log.warning("the report of the finished run failed", exc_info=True)
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        print(f"warning: the run has finished, its report has not ({reason})", file=sys.stderr, flush=True)
+
+
 def publish(folder: RunFolder, trackers: Sequence[Any]) -> None:
     """Show the trackers the run's pictures, where they have a place for them."""
     for tracker in trackers:
         if hasattr(tracker, "log_image"):
             for picture in sorted(folder.plots.glob("*.png")):
                 tracker.log_image(picture.stem, picture)
+
+
+def fail(folder: RunFolder, rank: int, error: str, first: bool = False) -> None:
+    """Mark a run failed by its first error: what the other ranks say after it, such as of a lost partner, follows.
+
+    Args:
+        first: the error was before any that is known.
+    """
+    found = json.dumps({"error": error, "rank": rank})
+    try:
+        with folder.failure.open("w" if first else "x", encoding="utf-8") as file:
+            file.write(found)
+    except FileExistsError:
+        found = folder.failure.read_text(encoding="utf-8") or found
+    mark(folder, status="failed", **json.loads(found))
 
 
 def mark(folder: RunFolder, **values: Any) -> None:

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from triform.data.tokenizers import Tokenizer
-from triform.run.build import build, locate
 from triform.run.errors import BadInput
 from triform.run.folder import RunFolder, read_labels, resolve_run
-from triform.run.parts import model_factory
+from triform.run.parts import model_factory, objective_of
 from triform.tasks.objective import Objective
 from triform.training.checkpoints import BEST, LAST, read_checkpoint
 
@@ -55,13 +54,7 @@ def open_run(run: str | Path, trust: Sequence[str] = ()) -> Loaded:
     folder = resolve_run(run)
     config = {**folder.read_config(), "trust": list(trust)}
     tokenizer = Tokenizer.load(folder.tokenizer)
-    objective = build(config["task"], trust, "task")(
-        family=locate(config["model"]["_target_"], trust, "model").family,
-        tokenizer=tokenizer,
-        labels=read_labels(folder),
-        seq_len=config["data"]["seq_len"],
-        seed=config["seed"],
-    )
+    objective = objective_of(config, tokenizer, read_labels(folder))
     with torch.device("meta"):
         model = model_factory(config, tokenizer.vocab_size, objective.model_arguments())()
     model.to_empty(device="cpu")

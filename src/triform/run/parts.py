@@ -1,6 +1,7 @@
 """The objects that a config describes."""
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +13,13 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from triform.data.module import DataModule
-from triform.data.prepare import Prepared, cached, prepare
+from triform.data.prepare import Origin, Prepared, cached, prepare
+from triform.data.prepare import origin as origin_of
 from triform.data.sources.base import Source
-from triform.data.tokenizers import Recipe
+from triform.data.tokenizers import Recipe, Tokenizer
 from triform.run.build import build, locate
 from triform.run.check import LOADER, devices
-from triform.run.errors import BadInput
+from triform.run.errors import BadInput, one_line
 from triform.run.folder import RunFolder
 from triform.tasks.objective import Objective
 from triform.training.fit import TrainerSettings
@@ -43,7 +45,6 @@ def data(config: Mapping[str, Any], progress: bool = False) -> Prepared:
         ValueError: a data file is missing, empty or malformed.
     """
     source, recipe = _source(config)
-    source.check()
     return prepare(source, recipe, Path(config["paths"]["cache"]), progress)
 
 
@@ -53,6 +54,56 @@ def known_data(config: Mapping[str, Any]) -> Prepared | None:
         return cached(*_source(config), Path(config["paths"]["cache"]))
     except (ValueError, OSError):
         return None
+
+
+def origin(config: Mapping[str, Any]) -> Origin:
+    """What decides the content of `data`, without making it.
+
+    Raises:
+        ValueError: a data file is missing or empty.
+    """
+    source, recipe = _source(config)
+    source.check()
+    return origin_of(source, recipe)
+
+
+def own_data(folder: RunFolder, config: Mapping[str, Any]) -> Prepared:
+    """The data that a run has learnt from, by the key that its folder keeps: no file of the user's is read for it.
+
+    Raises:
+        BadInput: it is in `paths.cache` no more and can't be made as it was.
+    """
+    kept = read_origin(folder)
+    path = Path(config["paths"]["cache"]) / kept.key
+    if path.is_dir():
+        return Prepared.open(path, kept)
+    check_same(folder, kept, origin(config))
+    return data(config)
+
+
+def read_origin(folder: RunFolder) -> Origin:
+    """What a run's data was made from.
+
+    Raises:
+        BadInput: the folder does not say.
+    """
+    try:
+        return Origin(**json.loads(folder.data.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(f"{folder.data} does not say what the run learnt from ({one_line(error)})") from error
+
+
+def check_same(folder: RunFolder, kept: Origin, now: Origin) -> None:
+    """Refuse data that is not the run's own any more.
+
+    Raises:
+        BadInput: it names what has changed.
+    """
+    if kept.key != now.key:
+        raise BadInput(
+            f"{(kept.changes(now) or ['the data'])[0]} has changed since {folder.path} began, which learns from what "
+            f"was there; put it back as it was, or start anew: triform rerun {folder.path}"
+        )
 
 
 def _source(config: Mapping[str, Any]) -> tuple[Source, Recipe]:
@@ -68,13 +119,7 @@ def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:
         ValueError: a constructor refused its arguments; `model.vocab_size` is below the tokenizer's.
     """
     trust = config["trust"]
-    objective = build(config["task"], trust, "task")(
-        family=locate(config["model"]["_target_"], trust, "model").family,
-        tokenizer=prepared.tokenizer,
-        labels=prepared.labels,
-        seq_len=config["data"]["seq_len"],
-        seed=config["seed"],
-    )
+    objective = objective_of(config, prepared.tokenizer, prepared.labels)
     trainer = dict(config["trainer"], devices=devices(config)[1])
     return Parts(
         model_factory=model_factory(config, prepared.tokenizer.vocab_size, objective.model_arguments()),
@@ -91,6 +136,18 @@ def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:
         ),
         settings=TrainerSettings(**trainer),
         callbacks=list(build(config["callbacks"], trust, "callbacks").values()),
+    )
+
+
+def objective_of(config: Mapping[str, Any], tokenizer: Tokenizer, labels: Sequence[str] | None) -> Objective:
+    """The task of a run, given what its data came to."""
+    trust = config["trust"]
+    return build(config["task"], trust, "task")(
+        family=locate(config["model"]["_target_"], trust, "model").family,
+        tokenizer=tokenizer,
+        labels=labels,
+        seq_len=config["data"]["seq_len"],
+        seed=config["seed"],
     )
 
 

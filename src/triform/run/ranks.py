@@ -7,24 +7,32 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from triform.run.errors import FAILED, FINISHED, PREEMPTED
+from triform.run.errors import BadInput
+from triform.training.codes import FAILED, FINISHED, PREEMPTED, SIGNALS
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-GRACE = {FINISHED: 120.0, PREEMPTED: 120.0}
-"""Seconds that the other ranks get to end after the first one ended with a code."""
 GRACE_AFTER_FAILURE = 5.0
-"""The same after a failure: they wait for a partner that will not come."""
+"""Seconds that the other ranks get to end after one has failed: they may wait for a partner that will not come. After
+any other end they get what they need, the first one for the report and its upload."""
+
+SLURM_TASK = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS")
+"""Variables that make Lightning, and us, take a process for a task that srun has started."""
 
 PRELOAD = ("torch", "lightning.pytorch", "triform.training.fit", "triform.run.parts")
 """Imported once by the server that ranks are forked from; importing starts no thread and touches no GPU."""
 
 
-def launch(count: int, target: Callable[..., int], arguments: tuple[Any, ...]) -> int:
+Killed = Callable[[int, str], object]
+"""Told the number of a process that a signal has ended, and the signal's name."""
+
+
+def launch(
+    count: int, target: Callable[..., int], arguments: tuple[Any, ...], killed: Killed = lambda rank, name: None
+) -> int:
     """Call `target(*arguments)` on `count` ranks of this machine and return the run's exit code."""
     shared = {
         "MASTER_ADDR": "127.0.0.1",
@@ -33,19 +41,26 @@ def launch(count: int, target: Callable[..., int], arguments: tuple[Any, ...]) -
         "NODE_RANK": "0",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max((os.cpu_count() or 1) // count, 1)),
     }
-    return start_all([{**shared, "LOCAL_RANK": str(rank)} for rank in range(count)], target, arguments)
+    ranks = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+    return start_all(ranks, target, arguments, killed)
 
 
-def start_all(environments: Sequence[Mapping[str, str]], target: Callable[..., int], arguments: tuple[Any, ...]) -> int:
+def start_all(
+    environments: Sequence[Mapping[str, str]],
+    target: Callable[..., int],
+    arguments: tuple[Any, ...],
+    killed: Killed = lambda rank, name: None,
+) -> int:
     """Call `target(*arguments)` in a process for each environment, which is added to this one's.
 
     Returns the exit code of the first process that did not end with 0. When one ends, the others must follow or are
-    ended. A signal to this process goes to all of them, once.
+    ended. A signal to this process goes to all of them, once. They do not see SLURM's tasks, which they are none of.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOAD))
+    inherited = {name: value for name, value in os.environ.items() if name not in SLURM_TASK}
     ranks: list[BaseProcess] = [
-        context.Process(target=_process, args=({**os.environ, **own}, target, arguments), name=f"rank {rank}")
+        context.Process(target=_process, args=({**inherited, **own}, target, arguments), name=f"rank {rank}")
         for rank, own in enumerate(environments)
     ]
 
@@ -57,7 +72,7 @@ def start_all(environments: Sequence[Mapping[str, str]], target: Callable[..., i
     with _handling(forward):
         for process in ranks:
             process.start()
-        return _wait(ranks)
+        return _wait(ranks, killed)
 
 
 class _handling:
@@ -76,7 +91,7 @@ class _handling:
             signal.signal(number, handler)
 
 
-def _wait(ranks: Iterable[BaseProcess]) -> int:
+def _wait(ranks: Sequence[BaseProcess], killed: Killed) -> int:
     code, deadline = FINISHED, float("inf")
     running = {process.sentinel: process for process in ranks}
     while running:
@@ -86,10 +101,13 @@ def _wait(ranks: Iterable[BaseProcess]) -> int:
             process.join()
             if process.exitcode is not None and process.exitcode < 0:  # else it has said why itself
                 cause = signal.Signals(-process.exitcode).name
+                if code in (FINISHED, PREEMPTED):  # else by us, or after another one
+                    killed(ranks.index(process), cause)
                 print(f"error: {process.name} was ended by {cause}", file=sys.stderr, flush=True)
             ended = process.exitcode if process.exitcode is not None and process.exitcode >= 0 else FAILED
             code = code or ended
-            deadline = min(deadline, time.monotonic() + GRACE.get(ended, GRACE_AFTER_FAILURE))
+            if ended not in (FINISHED, PREEMPTED):
+                deadline = min(deadline, time.monotonic() + GRACE_AFTER_FAILURE)
         if not ready and time.monotonic() >= deadline:
             for process in running.values():
                 process.kill()
@@ -130,32 +148,32 @@ class Launcher:
     """
 
     def __init__(self) -> None:
-        if "RANK" not in os.environ:
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
             from lightning.fabric.plugins.environments import SLURMEnvironment
 
             slurm = SLURMEnvironment(auto_requeue=False)
             os.environ.update(
-                RANK=str(slurm.global_rank()),
-                WORLD_SIZE=str(slurm.world_size()),
-                LOCAL_RANK=str(slurm.local_rank()),
-                NODE_RANK=str(slurm.node_rank()),
+                RANK=os.environ["SLURM_PROCID"],
+                WORLD_SIZE=os.environ["SLURM_STEP_NUM_TASKS"],
+                LOCAL_RANK=os.environ["SLURM_LOCALID"],
+                NODE_RANK=os.environ["SLURM_NODEID"],
                 MASTER_ADDR=slurm.main_address,
                 MASTER_PORT=str(slurm.main_port),
             )
+        self.devices, self.nodes = machines(os.environ)
+
         from torch.distributed import rendezvous
 
         self.store, self.rank, self.world = next(rendezvous("env://"))
         self.key = f"triform/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        per_node = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE")
-        self.devices = int(per_node) if per_node else self.world
-        self.nodes = max(self.world // self.devices, 1)
 
     @staticmethod
     def started_us() -> bool:
-        """Whether this process is a rank that another program started."""
-        return "TORCHELASTIC_RUN_ID" in os.environ or (
-            int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in os.environ
-        )
+        """Whether this process is one of several ranks that another program started.
+
+        A script under sbatch sees the number of tasks that srun would start, but is none of them.
+        """
+        return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
 
     def tell(self, text: str) -> None:
         """Give the others what they wait for."""
@@ -164,3 +182,23 @@ class Launcher:
     def told(self) -> str:
         """Wait for what the first rank tells."""
         return str(self.store.get(self.key).decode())
+
+
+def machines(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Ranks on each machine, and machines, as torchrun or srun tells.
+
+    Raises:
+        BadInput: the machines have unequal numbers of ranks.
+    """
+    world = int(environment["WORLD_SIZE"])
+    if "LOCAL_WORLD_SIZE" in environment:  # torchrun
+        nodes = world // int(environment["LOCAL_WORLD_SIZE"])
+        return int(environment["LOCAL_WORLD_SIZE"]), max(nodes, 1)
+    counts = environment.get("SLURM_STEP_TASKS_PER_NODE", "")  # such as 8(x2) or 3,2(x3)
+    nodes = int(environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES") or 1)
+    if "," in counts or world % nodes:
+        raise BadInput(
+            f"srun has started {world} tasks on {nodes} machines, {counts or 'not equally many on each'}; "
+            "start as many on each, with --ntasks-per-node"
+        )
+    return world // nodes, nodes

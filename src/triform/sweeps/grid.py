@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from triform.data.prepare import Prepared
 from triform.run.check import check_reach
 from triform.run.compose import CONFIG_NAME, composed, plain, with_recipe
-from triform.run.errors import BAD_INPUT, FAILED, FINISHED, PREEMPTED, BadInput, one_line, report
+from triform.run.errors import BadInput, one_line, report
 from triform.run.folder import RunFolder
-from triform.run.job import checked, run, settled
+from triform.run.job import check_machines, checked, created, fail, settled, start
 from triform.run.ranks import start_all
+from triform.training.codes import BAD_INPUT, FAILED, FINISHED, PREEMPTED
 
 
 @dataclass
 class Job:
-    """One combination: what was typed for it, what of that varies, its config, and how it ended."""
+    """One combination: what was typed for it, what of that varies, its config, data and folder, and how it ended."""
 
     overrides: list[str]
     varied: str
     config: dict[str, Any]
+    prepared: Prepared
     folder: RunFolder
     code: int | None = None
     seconds: float = 0.0
@@ -69,24 +72,59 @@ def sweep(config: DictConfig, arguments: Sequence[str]) -> None:
     """
     jobs = plan(config, arguments)
     parent = jobs[0].folder.path.parent
+    claim(jobs, parent)
+    try:
+        run_all(jobs, parent)
+    finally:
+        for job in jobs:
+            with suppress(OSError):  # it has begun, or its folder was never made
+                job.folder.path.rmdir()
+    conclude(jobs)
+    codes = [job.code for job in jobs]
+    raise SystemExit(PREEMPTED if PREEMPTED in codes else FAILED if any(codes) else FINISHED)
+
+
+def run_all(jobs: Sequence[Job], parent: Path) -> None:
+    """One after the other, with a line before and after each."""
     say(f"sweep: {len(jobs)} runs in {parent}")
     for number, job in enumerate(jobs, start=1):
         say(f"[{number}/{len(jobs)}] {job.varied or 'as it is'}")
         start = time.monotonic()
-        job.code = start_all([{}], _job, (job.config, job.overrides, job.folder.path))
+        killed: dict[int, str] = {}
+        arguments = (job.config, job.overrides, job.prepared, job.folder.path)
+        job.code = start_all([{}], _job, arguments, killed.setdefault)
+        for name in killed.values():
+            fail(job.folder, 0, f"the run was ended by {name}", first=True)
         job.seconds = time.monotonic() - start
         error = job.summary().get("error")
         cause = f": {error}" if job.code not in (FINISHED, PREEMPTED) and error else ""
         say(f"[{number}/{len(jobs)}] {job.status} after {job.seconds:.0f} s  {job.figure()}{cause}  {job.folder.path}")
         if job.code == PREEMPTED:
             break
-    conclude(jobs)
-    codes = [job.code for job in jobs]
-    raise SystemExit(PREEMPTED if PREEMPTED in codes else FAILED if any(codes) else FINISHED)
+
+
+def claim(jobs: Sequence[Job], parent: Path) -> None:
+    """Give each job an empty folder of its own in `parent`, numbered on; no other sweep gets the same one.
+
+    Raises:
+        BadInput: `parent` cannot be written to.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        number = _next_number(parent)
+        for job in jobs:
+            while True:
+                job.folder = RunFolder(parent / str(number))
+                number += 1
+                with suppress(FileExistsError):
+                    job.folder.path.mkdir()
+                    break
+    except OSError as error:
+        raise BadInput(f"paths.outputs: cannot make folders in {parent}: {error.strerror or error}") from error
 
 
 def plan(config: DictConfig, arguments: Sequence[str]) -> list[Job]:
-    """Every combination, composed and checked, each with the folder that it will have.
+    """Every combination, composed and checked, each with the folder that it will have if no other sweep takes it.
 
     Raises:
         ValueError: bad input in any of them.
@@ -116,16 +154,17 @@ def plan(config: DictConfig, arguments: Sequence[str]) -> list[Job]:
             words = with_recipe(combination, folders)
             job = settled(plain(composed(words, folders, str(hydra.job.config_name))))
             check_reach(job, combination)
-            checked(job)
+            check_machines(job)
+            prepared = checked(job)
         except ValueError as error:
             raise BadInput(f"{one_line(error)} (in the run with {varied})" if varied else one_line(error)) from error
-        configs.append(([*combination, *flags], varied, job))
-    names = list(dict.fromkeys(job["name"] for _, _, job in configs))
+        configs.append(([*combination, *flags], varied, job, prepared))
+    names = list(dict.fromkeys(job["name"] for _, _, job, _ in configs))
     parent = Path(configs[0][2]["paths"]["outputs"]) / "sweeps" / "-".join(names)[:100]
     first = _next_number(parent)
     return [
-        Job(typed, varied, job, RunFolder(parent / str(number)))
-        for number, (typed, varied, job) in enumerate(configs, start=first)
+        Job(typed, varied, job, prepared, RunFolder(parent / str(number)))
+        for number, (typed, varied, job, prepared) in enumerate(configs, start=first)
     ]
 
 
@@ -134,12 +173,12 @@ def _next_number(parent: Path) -> int:
     return max(numbers, default=-1) + 1
 
 
-def _job(config: dict[str, Any], overrides: Sequence[str], folder: Path) -> int:
+def _job(config: dict[str, Any], overrides: Sequence[str], prepared: Prepared, path: Path) -> int:
     from triform.analysis.finish import finish
 
     try:
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-            return run(config, overrides, finish, folder)
+            return start(created(config, overrides, prepared, path), config, prepared, False, finish)
     except Exception as error:
         return report(error, config["traceback"])
 
