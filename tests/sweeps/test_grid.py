@@ -26,7 +26,7 @@ def test_a_grid_runs_every_combination_and_outlives_a_failure(tmp_path: Path) ->
         status = json.loads((folder / "summary.json").read_text())["status"]
         seen[config["seed"], config["optimizer"]["lr"]] = status
         assert f"seed={config['seed']}" in yaml.safe_load((folder / "overrides.yaml").read_text())
-    assert seen == {(0, 1.0): "finished", (0, 1e30): "failed", (1, 1.0): "finished", (1, 1e30): "failed"}
+    assert seen == {(0, 1e-3): "finished", (0, 1e30): "failed", (1, 1e-3): "finished", (1, 1e30): "failed"}
     lines = done.stdout.splitlines()
     assert lines[0] == f"sweep: 4 runs in {parent}"
     assert lines[-1] == f"sweep: {parent}"

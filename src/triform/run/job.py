@@ -16,7 +16,7 @@ from triform.run.check import WHOLE, check, check_reach, devices
 from triform.run.errors import BadInput, one_line, report
 from triform.run.folder import Finish, RunFolder, create, write_whole
 from triform.run.log import recorded
-from triform.run.ranks import Launcher, launch
+from triform.run.ranks import Launcher, launch, leave_slurm
 from triform.training.codes import BAD_INPUT, FAILED, FINISHED, PREEMPTED
 
 if TYPE_CHECKING:
@@ -258,6 +258,7 @@ def rank_main(
     from triform.training.hardware import rank
     from triform.training.signals import Preempted, Preemption
 
+    leave_slurm()
     config = {**folder.read_config(), "trust": list(trust)}
     trackers: list[Any] = []
     code = FAILED

@@ -19,9 +19,6 @@ GRACE_AFTER_FAILURE = 5.0
 """Seconds that the other ranks get to end after one has failed: they may wait for a partner that will not come. After
 any other end they get what they need, the first one for the report and its upload."""
 
-SLURM_TASK = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS")
-"""Variables that make Lightning, and us, take a process for a task that srun has started."""
-
 PRELOAD = ("torch", "lightning.pytorch", "triform.training.fit", "triform.run.parts")
 """Imported once by the server that ranks are forked from; importing starts no thread and touches no GPU."""
 
@@ -54,13 +51,12 @@ def start_all(
     """Call `target(*arguments)` in a process for each environment, which is added to this one's.
 
     Returns the exit code of the first process that did not end with 0. When one ends, the others must follow or are
-    ended. A signal to this process goes to all of them, once. They do not see SLURM's tasks, which they are none of.
+    ended. A signal to this process goes to all of them, once.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOAD))
-    inherited = {name: value for name, value in os.environ.items() if name not in SLURM_TASK}
     ranks: list[BaseProcess] = [
-        context.Process(target=_process, args=({**inherited, **own}, target, arguments), name=f"rank {rank}")
+        context.Process(target=_process, args=({**os.environ, **own}, target, arguments), name=f"rank {rank}")
         for rank, own in enumerate(environments)
     ]
 
@@ -115,11 +111,21 @@ def _wait(ranks: Sequence[BaseProcess], killed: Killed) -> int:
     return code
 
 
+def leave_slurm() -> None:
+    """Take the variables away by which Lightning would have a process be a task of srun, and demand more of them.
+
+    In a script under sbatch it is none; what srun has started is a rank by other variables, see `Launcher`.
+    """
+    for name in ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"):
+        os.environ.pop(name, None)
+
+
 def _process(environment: Mapping[str, str], target: Callable[..., int], arguments: tuple[Any, ...]) -> None:
     """A process forked from a server whose environment is older than the run."""
     os.setpgrp()  # Ctrl-C reaches the parent alone, which passes it on once
     os.environ.clear()
     os.environ.update(environment)
+    leave_slurm()
     threading.Thread(target=_die_with_parent, daemon=True).start()
     if "OMP_NUM_THREADS" in environment:  # read by nobody after the fork
         import torch
@@ -151,14 +157,15 @@ class Launcher:
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             from lightning.fabric.plugins.environments import SLURMEnvironment
 
-            slurm = SLURMEnvironment(auto_requeue=False)
+            nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_NODELIST") or "127.0.0.1"
+            port = 15000 + int(os.environ.get("SLURM_JOB_ID", "0")[-4:])  # the same for all, and another for other jobs
+            os.environ.setdefault("MASTER_ADDR", SLURMEnvironment.resolve_root_node_address(nodes))
+            os.environ.setdefault("MASTER_PORT", str(port))
             os.environ.update(
                 RANK=os.environ["SLURM_PROCID"],
                 WORLD_SIZE=os.environ["SLURM_STEP_NUM_TASKS"],
                 LOCAL_RANK=os.environ["SLURM_LOCALID"],
                 NODE_RANK=os.environ["SLURM_NODEID"],
-                MASTER_ADDR=slurm.main_address,
-                MASTER_PORT=str(slurm.main_port),
             )
         self.devices, self.nodes = machines(os.environ)
 
