@@ -1,15 +1,17 @@
 """`triform generate RUN`."""
 
-import argparse
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from triform.commands.parser import parser
 from triform.run.errors import BadInput
 
 if TYPE_CHECKING:
     from triform.run.load import Loaded
+
+DRAW = {"max_new_tokens": 200, "temperature": 0.8, "top_k": None, "top_p": None, "seed": 0}
+"""How a continuation is drawn where nothing is said."""
 
 
 def main(arguments: list[str]) -> int:
@@ -19,28 +21,36 @@ def main(arguments: list[str]) -> int:
         "A decoder continues a prompt; a model of pairs answers it. Prompts: --prompt, or lines of standard input.",
     )
     made.add_argument("--prompt", action="append", help="a text; may be given more than once")
-    made.add_argument("--max-new-tokens", type=int, default=200, metavar="N", help="tokens at most (default: 200)")
-    made.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token (default: 0.8)")
-    made.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only")
-    made.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens that make up P only")
-    made.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
+    of_draw = made.add_argument_group("of a decoder that continues (a model of pairs gives its likeliest answer)")
+    of_draw.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens at most (default: 200)")
+    of_draw.add_argument("--temperature", type=float, help="0 takes the likeliest token (default: 0.8)")
+    of_draw.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only")
+    of_draw.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens that make up P only")
+    of_draw.add_argument("--seed", type=int, help="of the draw (default: 0)")
     options = made.parse_args(arguments)
 
+    from triform.models.heads import LanguageModelHead
     from triform.run.load import open_run
 
     loaded = open_run(options.run, options.trust)
     prompts = iter(options.prompt) if options.prompt else _lines()
     answer = getattr(loaded.objective, "answer", None)
-    if answer is None and loaded.family != "decoder":
+    continues = loaded.family == "decoder" and isinstance(loaded.model.head, LanguageModelHead)
+    if answer is None and not continues:
         task = type(loaded.objective).__name__
         raise BadInput(
-            f"{options.run}: an {loaded.family} trained on {task} writes nothing; measure it with triform evaluate"
+            f"{options.run}: a model of family {loaded.family} trained on {task} writes nothing; "
+            "measure it with triform evaluate"
         )
+    draw = {name: value for name, value in vars(options).items() if name in DRAW and value is not None}
+    if answer is not None and draw:
+        flag = next(iter(draw)).replace("_", "-")
+        raise BadInput(f"--{flag}: a model of pairs gives its likeliest answer, nothing is drawn; leave it out")
     for prompt in prompts:
         if answer is not None:
             print(answer(loaded.model, [loaded.tokenizer.encode(prompt)])[0], flush=True)
         else:
-            print(prompt + _continuation(loaded, prompt, options), flush=True)
+            print(prompt + _continuation(loaded, prompt, DRAW | draw), flush=True)
     return 0
 
 
@@ -52,7 +62,7 @@ def _lines() -> Iterator[str]:
             yield line.rstrip("\n")
 
 
-def _continuation(loaded: "Loaded", prompt: str, options: argparse.Namespace) -> str:
+def _continuation(loaded: "Loaded", prompt: str, draw: Mapping[str, Any]) -> str:
     import torch
 
     from triform.generation import generate
@@ -64,14 +74,14 @@ def _continuation(loaded: "Loaded", prompt: str, options: argparse.Namespace) ->
     out = generate(
         loaded.model,
         torch.tensor([ids]),
-        max_new_tokens=options.max_new_tokens,
-        do_sample=options.temperature > 0,
-        temperature=options.temperature or 1.0,
-        top_k=options.top_k,
-        top_p=options.top_p,
+        max_new_tokens=draw["max_new_tokens"],
+        do_sample=draw["temperature"] > 0,
+        temperature=draw["temperature"] or 1.0,
+        top_k=draw["top_k"],
+        top_p=draw["top_p"],
         eos_id=tokens.eos_id,
         pad_id=tokens.pad_id,
         vocab_size=tokens.vocab_size,
-        seed=options.seed,
+        seed=draw["seed"],
     )
     return tokens.decode(out[0, len(ids) :].tolist())
