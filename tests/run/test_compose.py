@@ -35,7 +35,7 @@ def test_the_default_is_its_own_recipe() -> None:
 
 def test_a_value_on_the_command_line_wins_over_the_recipe() -> None:
     assert compose(["trainer.max_epochs=1"])["trainer"]["max_epochs"] == 1
-    assert compose(["model.d_model=24"])["scheduler"]["d_model"] == 24
+    assert compose(["optimizer.lr=0.7"])["optimizer"]["lr"] == 0.7
 
 
 def test_a_data_set_without_a_recipe_takes_none(tmp_path: Path) -> None:

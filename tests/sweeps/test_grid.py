@@ -1,10 +1,17 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.run.tiny import train
+from triform.data.prepare import prepare
+from triform.data.sources.dates import Dates
+from triform.data.tokenizers import Char
+from triform.run.folder import RunFolder
+from triform.run.rerun import changed
+from triform.sweeps.grid import Job, claim
 
 
 def test_a_grid_runs_every_combination_and_outlives_a_failure(tmp_path: Path) -> None:
@@ -77,3 +84,27 @@ def test_each_job_brings_the_recipe_of_its_data(values: str, tmp_path: Path) -> 
     ]
     assert [job.folder.path.name for job in jobs] == ["0", "1", "2", "3"]
     assert not (tmp_path / "outputs" / "sweeps").exists(), "planning makes no folder"
+
+
+def test_a_job_repeats_from_its_own_record(tmp_path: Path) -> None:
+    """With the folder of configs that it was given, and what its recipe had to drop."""
+    (tmp_path / "own" / "scheduler").mkdir(parents=True)
+    (tmp_path / "own" / "scheduler" / "mine.yaml").write_text("defaults: [constant]\n")
+    words = ("-m", "--config-dir", "own", "scheduler=mine", "seed=0,1", "name=own", "trainer.max_steps=1")
+    done = train(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    folder = RunFolder(tmp_path / "outputs" / "sweeps" / "own" / "1")
+    config, typed = changed(folder, ["trainer.max_steps=2"])
+    assert f"--config-dir={tmp_path / 'own'}" in typed
+    assert (config["seed"], config["trainer"]["max_steps"]) == (1, 2)
+    assert config["scheduler"] == folder.read_config()["scheduler"]
+
+
+def test_no_two_sweeps_get_the_same_folder(tmp_path: Path) -> None:
+    prepared = prepare(Dates(9, 2, 2, 0), Char(), tmp_path / "cache", progress=False)
+    sweeps = [[Job([], "", {}, prepared, RunFolder(tmp_path / "x")) for _ in range(20)] for _ in range(3)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda jobs: claim(jobs, tmp_path / "parent"), sweeps))
+    claimed = [job.folder.path for jobs in sweeps for job in jobs]
+    assert len(set(claimed)) == 60
+    assert all(path.is_dir() for path in claimed)

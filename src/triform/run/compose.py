@@ -47,7 +47,8 @@ def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[
     if recipe is None and data is not None and not _is_sweep(data):
         recipe = data if _file(f"experiment/{data}", folders) is not None else "none"
         brought = [f"experiment={recipe}"]
-    return [*_dropped(arguments, recipe, folders), *arguments, *brought]
+    taken_back = [word for word in _dropped(arguments, recipe, folders) if word not in arguments]  # a sweep calls twice
+    return [*taken_back, *arguments, *brought]
 
 
 TUNED_TOGETHER = (("optimizer", "scheduler"), ("tokenizer",), ("task",))
@@ -67,10 +68,18 @@ def _dropped(arguments: Sequence[str], recipe: str | None, folders: Sequence[Pat
         if options == {group: chosen[group] for group in groups_together} or any(map(_is_sweep, options.values())):
             continue
         for group, option in options.items():
-            own = _file(f"{group}/{option}", folders)
-            values = read_mapping(own) if own is not None else {}
+            values = _stated(group, option, folders)
             for key in content.get(group) or {}:
                 yield f"{group}.{key}={json.dumps(values[key])}" if key in values else f"~{group}.{key}"
+
+
+def _stated(group: str, option: str, folders: Sequence[Path]) -> dict[str, Any]:
+    """What the file of an option sets, and those of its group that it builds on."""
+    file = _file(f"{group}/{option}", folders)
+    content = read_mapping(file) if file is not None else {}
+    bases = [base for base in content.get("defaults", []) if isinstance(base, str) and base != "_self_"]
+    inherited = {key: value for base in bases for key, value in _stated(group, base, folders).items()}
+    return inherited | content
 
 
 def _options(content: Mapping[str, Any]) -> dict[str, str]:

@@ -148,7 +148,8 @@ def plan(config: DictConfig, arguments: Sequence[str]) -> list[Job]:
     combinations = BasicSweeper.split_arguments(overrides, None)[0]
     swept = {override.get_key_element() for override in overrides if override.is_sweep_override()}
     configs = []
-    for combination in combinations:
+    for words in combinations:
+        combination = [word.removesuffix("=null") if word[0] == "~" else word for word in words]  # which Hydra adds
         varied = " ".join(word for word in combination if word.partition("=")[0] in swept)
         try:
             words = with_recipe(combination, folders)
