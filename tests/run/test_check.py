@@ -101,6 +101,11 @@ def test_batch_tokens_alone_is_enough() -> None:
     assert (data["batch_size"], data["batch_tokens"]) == (None, 2048)
 
 
+@pytest.mark.parametrize("key", ["trainer.val_interval", "trainer.save_interval", "trainer.gradient_clip"])
+def test_what_may_be_left_out(key: str) -> None:
+    check(config(f"{key}=null"))
+
+
 def test_every_default_passes() -> None:
     for recipe in ("dates", "stdlib", "stdlib_docs", "stdlib_modules"):
         check(config(f"experiment={recipe}"))

@@ -46,6 +46,8 @@ _OPTIONAL = (
     "trainer.max_epochs",
     "trainer.max_tokens",
     "trainer.max_hours",
+    "trainer.val_interval",
+    "trainer.save_interval",
     "trainer.gradient_clip",
 )
 _CHOICES = {
@@ -306,20 +308,17 @@ def check_reach(config: Mapping[str, Any], overrides: Sequence[str]) -> None:
     stacks = {name: config["model"].get(name) for name in ("encoder", "decoder")}
     if not all(isinstance(stack, Mapping) for stack in stacks.values()):
         return
+
+    from triform.models.encoder_decoder import unread
+
     for override in overrides:
         key = override.partition("=")[0].lstrip("+")
         shared = key.replace("/", ".").split(".")
         if "@" in key or len(shared) < 2 or shared[0] != "model" or shared[1] in stacks:
             continue
-        own = [f"model.{name}.{shared[1]}" for name, stack in stacks.items() if stack.get(shared[1]) is not None]
-        takes = [name for name, stack in stacks.items() if shared[1] in stack]
-        if takes and len(own) == len(takes) and not _inherited(shared[1], stacks):
-            raise BadInput(f"{override} reaches no stack: {' and '.join(own)} are set; change those, or leave them out")
-
-
-def _inherited(part: str, stacks: Mapping[str, Any]) -> bool:
-    """Whether cross-attention still takes the shared part."""
-    return part == "attention" and stacks["decoder"].get("cross_attention") is None
+        if unread(config["model"], shared[1:2]):
+            own = " and ".join(f"model.{name}.{shared[1]}" for name in stacks)
+            raise BadInput(f"{override} reaches no stack: {own} are set; change those, or leave them out")
 
 
 def _attribute(target: Any, name: str, group: str) -> Any:
