@@ -36,12 +36,12 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def record(folder: Path, home: Path, mode: str = "auto", **variables: str) -> subprocess.CompletedProcess[str]:
+def record(folder: Path, home: Path, mode: str = "auto", before: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """Record three steps in a process of its own; whoever asks on standard input is refused an answer."""
     folder.mkdir(exist_ok=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     return subprocess.run(
-        [sys.executable, "-c", RECORD, str(folder), mode],
+        [sys.executable, "-c", before + RECORD, str(folder), mode],
         env=kept | {"HOME": str(home)} | variables,
         cwd=folder.parent,
         stdin=subprocess.DEVNULL,
@@ -66,6 +66,17 @@ def test_wandb_without_login_records_offline_and_says_how_to_upload(tmp_path: Pa
     record(folder, home)  # a resumed run continues the same W&B run
     records = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
     assert [file.name for file in records] == [f"run-{id}.wandb"] * 2
+
+
+def test_wandb_is_not_told_whose_machine_it_is(tmp_path: Path, home: Path) -> None:
+    folder = tmp_path / "run"
+    code = "import socket; socket.gethostname = lambda: 'private-name-of-a-machine'\n"
+    sent = record(folder, home, "offline", before=code)
+    assert "offline" in sent.stderr
+    written = [path.read_bytes() for path in (folder / "wandb").glob("offline-run-*/**/*") if path.is_file()]
+    assert any(b"train/loss" in content for content in written)
+    assert not any(b"private-name-of-a-machine" in content for content in written)
+    assert not list((folder / "wandb").rglob("wandb-metadata.json"))
 
 
 def test_wandb_with_an_unreachable_server_records_offline_within_seconds(tmp_path: Path, home: Path) -> None:

@@ -190,6 +190,10 @@ def _start_wandb(about: dict[str, Any], mode: str, folder: Path) -> tuple[Logger
         console="off",  # the run folder has the log; wrapping stdout from a thread would disturb rich
         init_timeout=INIT_SECONDS,
         finish_timeout=FINISH_SECONDS,
+        # names of machine and user, command line and remotes stay here; environment.json has what explains a result
+        host="",
+        disable_git=True,
+        x_disable_meta=True,
     )
 
     def init(mode: str) -> Any:
