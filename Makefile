@@ -44,7 +44,7 @@ format: $(READY)  ## format and fix what can be fixed mechanically
 hooks: $(READY)  ## run the checks before each commit
 	$(BIN)/pre-commit install
 
-bench: $(READY)  ## the figures of the README, measured here
+bench: $(READY)  ## what the framework costs and what each recipe reaches, measured here; takes a while
 	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
 
 clean:  ## remove the virtual environment, caches and builds; runs in outputs/ stay

@@ -35,7 +35,7 @@ def train(experiment: str, outputs: Path) -> Run:
 def row(experiment: str, run: Run) -> str:
     """One line of the table."""
     figure = FIGURES[experiment]
-    beside = baselines(data({**run.config, "trust": []}), figure.split("/")[0])
+    beside = baselines(data({**run.config, "trust": []}), figure.split("/")[0], run.summary["final"])
     others = ", ".join(f"{name} {values[figure]:.3f}" for name, values in beside.items() if figure in values)
     s = run.summary
     return (
