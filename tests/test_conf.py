@@ -1,6 +1,9 @@
 """Every file under conf/ composes, builds and takes a training step; every key says what it means."""
 
+import json
+import math
 import re
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,10 @@ import torch
 from triform.run.compose import compose
 from triform.run.folder import RunFolder
 from triform.run.help import conf_dir, groups
-from triform.run.job import checked, settled
-from triform.run.parts import loggers, parts
+from triform.run.job import checked, created, rank_main, settled
+from triform.run.parts import loggers, own_data, parts
+from triform.run.ranks import start_all
+from triform.training.checkpoints import read_checkpoint
 
 TINY = ["model.d_model=16", "model.n_heads=2", "model.n_layers=1", "model.d_ff=24", "data.batch_size=3", "logger=csv"]
 DATES = ["data.n_train=40", "data.n_validation=5", "data.n_test=5"]
@@ -28,6 +33,23 @@ RECIPE_FOR = {
     ("task", "classification"): "labelled",
 }
 CHOICES = [(group, option) for group, options in groups().items() for option in options]
+SLOW = (("data", "stdlib"), ("data", "stdlib_docs"), ("experiment", "stdlib"), ("experiment", "stdlib_docs"))
+"""Tokenising all of Python's standard library takes long; `stdlib_modules`, a part of it, is in every test run."""
+CASES = [
+    pytest.param(group, option, id=f"{group}={option}", marks=[pytest.mark.slow] * ((group, option) in SLOW))
+    for group, option in CHOICES
+]
+TRAINED = [
+    *([f"optimizer={option}"] for option in groups()["optimizer"]),
+    *(
+        [f"scheduler={scheduler or 'noam'}", other or "debug=none"]
+        for scheduler, other in zip_longest(
+            groups()["scheduler"],
+            [f"{group}={option}" for group in ("trainer", "debug", "callbacks") for option in groups()[group]],
+        )
+    ),
+]
+"""Options that the Trainer, too, has to do with: each in one run, two at a time where they don't touch."""
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +81,7 @@ def overrides_for(group: str, option: str, files: Path) -> list[str]:
     return [f"data={recipe}", *words, *([choice] if choice != f"data={recipe}" else [])]
 
 
-@pytest.mark.parametrize(("group", "option"), CHOICES, ids=[f"{g}={o}" for g, o in CHOICES])
+@pytest.mark.parametrize(("group", "option"), CASES)
 def test_every_file_takes_a_training_step(group: str, option: str, files: Path, tmp_path: Path) -> None:
     config = settled(compose(overrides_for(group, option, files)))
     made = parts(config, checked(config))
@@ -76,7 +98,26 @@ def test_every_file_takes_a_training_step(group: str, option: str, files: Path, 
     loss.backward()
     optimizer.step()
     assert torch.isfinite(loss)
-    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    for old, (name, new) in zip(before, model.named_parameters(), strict=True):
+        assert new.grad is None or not new.grad.any() or not torch.equal(old, new), f"{name} has not moved"
+
+
+@pytest.mark.parametrize("words", TRAINED, ids=" ".join)
+def test_every_option_of_training_trains(words: list[str], files: Path) -> None:
+    """Two optimizer steps through the Trainer, a validation, a checkpoint."""
+    steps = ["trainer.max_steps=2", "trainer.val_interval=2", "trainer.log_interval=1", "trainer.max_epochs=null"]
+    config = settled(compose([*TINY, *DATES, f"paths.outputs={files}", f"paths.cache={files}/cache", *words, *steps]))
+    folder = created(config, words, checked(config))
+    assert start_all([{}], rank_main, (folder, False)) == 0, folder.log(0).read_text()
+    summary = json.loads(folder.summary.read_text())
+    assert (summary["status"], summary["steps"]) == ("finished", 2)
+    assert math.isfinite(summary["final"]["test/loss"])
+    factory = parts(config, own_data(folder, config)).model_factory
+    model = factory()
+    model.initialise(config["seed"])
+    trained = read_checkpoint(folder.checkpoints / "last.ckpt")["state_dict"]
+    same = [name for name, value in model.state_dict().items() if torch.equal(value, trained[f"model.{name}"])]
+    assert not same, "these have not moved"
 
 
 def test_files_of_conf_are_found() -> None:

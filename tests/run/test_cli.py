@@ -12,6 +12,7 @@ from triform.run import main
 
 TRAIN = Path(__file__).parents[2] / "train.py"
 
+FEW = ("data.n_train=60", "data.n_validation=9", "data.n_test=7")  # for what is known only when data is prepared
 REFUSED = [
     # keys and groups
     (["typo=3"], ["typo: no such key"]),
@@ -50,8 +51,8 @@ REFUSED = [
     (["model.n_heads=two"], ["model.n_heads=two is not a whole number"]),
     (["model.n_heads=5"], ["d_model=128 is not a multiple of n_heads=5", "model.d_model"]),
     (["optimizer.lr=fast"], ["optimizer.lr=fast is not a number"]),
-    (["optimizer.betas=3"], ["optimizer"]),
-    (["scheduler.warmup_steps=-1"], ["warmup_steps=-1"]),
+    ([*FEW, "optimizer.betas=3"], ["optimizer"]),
+    ([*FEW, "scheduler.warmup_steps=-1"], ["warmup_steps=-1"]),
     (["data.batch_size=null"], ["set exactly one"]),
     (["traceback=maybe"], ["traceback=maybe is not known; set one of true, false"]),
     (["name=../x"], ["name=../x cannot name a folder"]),
@@ -82,8 +83,8 @@ REFUSED = [
     (["data=text", "data.train_files=short.txt"], ["fewer than the 129 of one row of data.seq_len=128"]),
     (["data=labelled", "data.train_files=x.tsv", "data.label_column=lable"], ["lable is no column", "label"]),
     # sweeps
-    (["-m", "seed=0,1", "model.n_heads=4,5"], ["n_heads=5", "(in the run with seed=0 model.n_heads=5)"]),
-    (["-m", "model=decoder,decodr"], ["model=decodr: no such option", "did you mean 'decoder'?"]),
+    (["-m", *FEW, "seed=0,1", "model.n_heads=4,5"], ["n_heads=5", "(in the run with seed=0 model.n_heads=5)"]),
+    (["-m", *FEW, "model=decoder,decodr"], ["model=decodr: no such option", "did you mean 'decoder'?"]),
     (["-m", "seed=0,1", "hydra/launcher=slurm"], ["hydra/launcher=slurm: no such option"]),
 ]
 

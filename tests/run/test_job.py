@@ -205,7 +205,7 @@ def test_torchrun_starts_the_ranks(home: Path) -> None:
     assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
 
 
-@pytest.mark.parametrize("words", [["train"], ["resume"]])
+@pytest.mark.parametrize("words", [["train"], pytest.param(["resume"], marks=pytest.mark.slow)])
 def test_srun_starts_the_ranks_on_one_port(words: list[str], home: Path) -> None:
     """Two processes with the variables of a step of two tasks, and no word on how many there are on each machine."""
     if words == ["resume"]:
