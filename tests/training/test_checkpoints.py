@@ -62,6 +62,9 @@ def test_a_cut_file_is_told_from_a_good_one(tmp_path: Path, keep: float) -> None
     (tmp_path / LAST).write_bytes(whole[: int(keep * len(whole)) if isinstance(keep, float) else keep])
     assert newest(tmp_path) == tmp_path / BEST
     (tmp_path / BEST).unlink()
+    with pytest.raises(ValueError, match=r"last\.ckpt cannot be read.*; or start anew with: triform rerun"):
+        newest(tmp_path)
+    (tmp_path / LAST).unlink()
     assert newest(tmp_path) is None
 
 

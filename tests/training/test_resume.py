@@ -100,6 +100,33 @@ def make_again(folder: Path) -> RunFolder:
     return make(folder / "again", "decoder")
 
 
+def test_two_ranks_stop_and_go_on_as_one(tmp_path: Path, whole: Any) -> None:
+    """A signal that reaches one rank stops both at the same step."""
+    folder = make(tmp_path, "decoder", "trainer.devices=2")
+    assert run(folder, kill_at={"TERM:micro-batch": 9}) == 75
+    assert json.loads(folder.summary.read_text())["status"] == "preempted"
+    step = outcome_step(folder)
+    assert step in (5, 6)
+    assert run(folder, resume=True) == 0
+    assert outcome_step(folder) == 12
+
+
+def test_a_run_whose_last_update_breaks_the_weights_fails(tmp_path: Path) -> None:
+    folder = make(tmp_path, "decoder", "trainer.max_steps=1", "scheduler.warmup_steps=0", "optimizer.lr=inf")
+    assert run(folder) == 1
+    assert "weights" in json.loads(folder.summary.read_text())["error"]
+
+
+def test_a_run_without_a_good_checkpoint_is_not_started_anew(tmp_path: Path) -> None:
+    folder = make(tmp_path, "decoder")
+    assert run(folder, kill_at={"micro-batch": 12}) == -9
+    for checkpoint in folder.checkpoints.iterdir():
+        checkpoint.unlink()
+        checkpoint.write_bytes(b"damaged")
+    assert run(folder, resume=True) != 0
+    assert (folder.checkpoints / "last.ckpt").read_bytes() == b"damaged"
+
+
 def test_two_ranks_resume_bitwise(tmp_path: Path) -> None:
     folders = []
     for name in ("whole", "killed"):

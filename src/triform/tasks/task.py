@@ -164,8 +164,8 @@ class Task(L.LightningModule):
         }
         return self.status
 
-    def check_finite(self) -> None:
-        """Refuse to go on after a loss or gradient that is not finite. Waits for the device.
+    def check_finite(self, weights: bool) -> None:
+        """Refuse to go on after a loss or gradient, or with `weights`, that are not finite. Waits for the device.
 
         Under float16 an infinite gradient is the loss scaler's business, which skips that update.
 
@@ -176,6 +176,8 @@ class Task(L.LightningModule):
         found = {"training loss": float(self._window.loss)}
         if self._norm is not None and not scaled:
             found["gradient's norm"] = float(self._norm)
+        if weights:
+            found["weights' norm"] = float(torch.stack(torch._foreach_norm(list(self.parameters()))).sum())
         for what, value in found.items():
             if not math.isfinite(value):
                 raise FloatingPointError(

@@ -58,19 +58,29 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read: it holds more than weights and numbers, or is damaged") from error
     except (RuntimeError, OSError, EOFError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path} cannot be read ({reason}); it is damaged, use another checkpoint") from error
+        raise ValueError(
+            f"{path} cannot be read ({reason}); it is damaged; put a good checkpoint in its place"
+        ) from error
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint to go on from: `last`, or `best` where that one is missing or damaged."""
-    for name in (LAST, BEST):
-        if (folder / name).exists():
+    """The checkpoint to go on from: `last`, or `best` where that one is missing or damaged; None: there is none yet.
+
+    Raises:
+        ValueError: there are checkpoints, but none can be read.
+    """
+    failure: ValueError | None = None
+    for path in (folder / LAST, folder / BEST):
+        if path.exists():
             try:
-                read_checkpoint(folder / name)
+                read_checkpoint(path)
             except ValueError as error:
-                log.warning("%s; going on from the next best", error)
+                failure = error
+                log.warning("%s", error)
             else:
-                return folder / name
+                return path
+    if failure is not None:
+        raise ValueError(f"{failure}; or start anew with: triform rerun {folder.parent}") from failure
     return None
 
 
@@ -193,7 +203,7 @@ class Checkpoints(Checkpoint):
         return not self.best or self.sign * value < self.sign * self.best[self.monitor]
 
     def _save(self, trainer: Trainer, task: Task) -> None:
-        task.check_finite()
+        task.check_finite(weights=True)
         trainer.save_checkpoint(self.folder / LAST)
 
 

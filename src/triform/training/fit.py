@@ -211,7 +211,9 @@ def _trainer(
         profiler=settings.profiler,
         default_root_dir=folder,
     )
-    # A stop is agreed upon with the counts of each optimizer step, which do not wait for a device as this does.
+    # `Preemption` handles signals. Lightning's own handlers end a run without a checkpoint, exit with 0 and talk to the
+    # other ranks from within the handler, which can hang; and its ranks agree on a stop before each micro-batch.
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
     return trainer
 

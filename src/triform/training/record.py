@@ -107,7 +107,7 @@ class Record(Callback):
         step = trainer.global_step
         if not pl_module.stepped or (step % pl_module.log_interval and step != self.budget.max_steps):
             return
-        pl_module.check_finite()
+        pl_module.check_finite(weights=False)
         figures = pl_module.record()
         if self.ceiling is not None:
             pl_module.status["mfu"] = (

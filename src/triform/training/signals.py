@@ -42,17 +42,6 @@ class Preemption(Callback):
         assert isinstance(pl_module, Task)
         self._task = pl_module
 
-    # Lightning puts its own handlers before each of these, which would end the run without a checkpoint
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._install()
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._install()
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._install()
-
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._task = None
 
