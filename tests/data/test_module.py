@@ -1,4 +1,8 @@
+import multiprocessing
+import os
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -211,3 +215,32 @@ def test_workers_start_from_a_forkserver(words: Prepared) -> None:
     assert isinstance(loader, DataLoader)
     assert loader.persistent_workers
     assert loader.multiprocessing_context.get_start_method() == "forkserver"
+
+
+def _pids(examples: list[dict[str, Any]], keys: list[tuple[int, int]]) -> dict[str, Any]:
+    return {"pid": os.getpid()}
+
+
+def _read_on(prepared: Prepared, pids: Any) -> None:
+    data = DataModule(
+        prepared, _pids, seq_len=4, batch_size=6, batch_tokens=None, num_workers=2, seed=1, accumulate=1, overfit=True
+    )
+    data.total_steps = 10**6
+    for batch in at(data).train_dataloader():
+        pids.send(batch["pid"])
+
+
+def test_workers_end_with_a_reader_that_is_killed(words: Prepared) -> None:
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe(duplex=False)
+    reader = context.Process(target=_read_on, args=(words, theirs))
+    reader.start()
+    pids = {ours.recv() for _ in range(8)}
+    assert len(pids) == 2
+    assert reader.pid not in pids
+    reader.kill()
+    reader.join()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from triform.data.order import Order, held_out_batches
 from triform.data.prepare import Prepared
-from triform.data.stream import Collate, Examples, From, HeldOut, MicroBatches, as_it_is
+from triform.data.stream import Collate, Examples, From, HeldOut, MicroBatches, as_it_is, follow_parent
 
 
 class DataModule(pl.LightningDataModule):
@@ -100,7 +100,11 @@ class DataModule(pl.LightningDataModule):
     def _loader(self, dataset: Dataset, sampler: Sampler[int]) -> DataLoader:
         workers: dict[str, Any] = {}
         if self.num_workers > 0:  # forked workers hang after OpenMP has run and copy CUDA's state
-            workers = {"multiprocessing_context": "forkserver", "persistent_workers": True}
+            workers = {
+                "multiprocessing_context": "forkserver",
+                "persistent_workers": True,
+                "worker_init_fn": follow_parent,
+            }
         return DataLoader(
             dataset,
             batch_size=None,

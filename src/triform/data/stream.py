@@ -1,6 +1,10 @@
 """What loaders and their workers read, a pure function of a number. Imports no Lightning: a worker starts sooner."""
 
+import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -96,3 +100,17 @@ class From(Sampler[int]):
 
 def as_it_is(batch: Any) -> Any:
     return batch
+
+
+def follow_parent(worker: int) -> None:
+    """End this loader worker when the process that reads from it ends, however that happens.
+
+    PyTorch's own watch looks at the parent by the system's account, which under a forkserver is the server.
+    """
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess | None) -> None:
+    if parent is not None:
+        parent.join()
+        os._exit(1)

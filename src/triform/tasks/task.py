@@ -177,7 +177,8 @@ class Task(L.LightningModule):
         if self._norm is not None and not scaled:
             found["gradient's norm"] = float(self._norm)
         if weights:
-            found["weights' norm"] = float(torch.stack(torch._foreach_norm(list(self.parameters()))).sum())
+            norms = torch._foreach_norm([parameter.detach() for parameter in self.parameters()])
+            found["weights' norm"] = float(torch.stack(norms).sum())
         for what, value in found.items():
             if not math.isfinite(value):
                 raise FloatingPointError(
