@@ -230,6 +230,7 @@ def _read_on(prepared: Prepared, pids: Any) -> None:
         pids.send(batch["pid"])
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_reader_that_is_killed(words: Prepared) -> None:
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe(duplex=False)
