@@ -161,6 +161,7 @@ def test_a_run_that_fails_says_why(home: Path) -> None:
     assert "Traceback" in (folder / "log.txt").read_text()
 
 
+@pytest.mark.slow  # tests/training compares gradients of two ranks
 def test_two_ranks_end_where_one_does(finished: Path, home: Path) -> None:
     done = train(home, "name=two", "seed=3", "trainer.devices=2", "model.dropout=0", "trainer.max_steps=3")
     assert done.returncode == 0, done.stderr
