@@ -114,6 +114,18 @@ def test_bad_input_is_one_line(
     assert {path.name for path in empty.iterdir()} <= {"short.txt", "empty.txt", "x.tsv", "outputs"}
 
 
+class Leaving:
+    """Leaves the program as if all were well."""
+
+    def __init__(self) -> None:
+        sys.exit()
+
+
+def test_a_run_that_is_left_has_not_finished(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FEW, "trust=[tests]", f"+callbacks.leave={{_target_: {__name__}.Leaving}}"]) == 1
+    assert "RuntimeError: the run was left by sys.exit()" in capsys.readouterr().err
+
+
 def test_traceback_is_shown_on_request(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["seed=abc", "traceback=true"]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err

@@ -138,3 +138,17 @@ def test_another_tokenizer_is_named(tmp_path: Path) -> None:
     config["paths"]["cache"] = str(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=r"the tokenizer \(Char\(\), now Byte\(\)\) has changed"):
         own_data(folder, config)
+
+
+class Leave(Callback):
+    """Leaves the program as if all were well."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        raise SystemExit
+
+
+def test_a_run_that_is_left_has_failed(tmp_path: Path) -> None:
+    callback = f"+callbacks.leave={{_target_: {__name__}.Leave}}"
+    folder = make(tmp_path, "decoder", *SHORT, "trust=[tests]", callback)
+    assert start_all([{}], rank_main, (folder, False, None, None, ["tests"])) == 1
+    assert summary(folder)["error"] == "SystemExit: SystemExit"

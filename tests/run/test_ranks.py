@@ -135,3 +135,21 @@ def test_a_signal_reaches_every_rank_once(tmp_path: Path) -> None:
     assert launch(2, note_signals, (tmp_path,)) == 75
     thread.join()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def wait_to_be_ended(folder: Path) -> int:
+    (folder / "ready").touch()
+    time.sleep(60)
+    return 0
+
+
+def test_a_process_that_a_passed_on_signal_ends_is_preempted(tmp_path: Path) -> None:
+    def stop() -> None:
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    told: list[object] = []
+    code = start_all([{}], wait_to_be_ended, (tmp_path,), lambda rank, name: told.append(name), told.append)
+    assert (code, told) == (75, [signal.SIGTERM])

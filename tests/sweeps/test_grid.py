@@ -1,17 +1,26 @@
 import json
+import multiprocessing
+import os
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from lightning.pytorch.callbacks import Callback
 
 from tests.run.tiny import train
+from tests.training.runs import make
 from triform.data.prepare import prepare
 from triform.data.sources.dates import Dates
 from triform.data.tokenizers import Char
 from triform.run.folder import RunFolder
+from triform.run.parts import own_data
+from triform.run.ranks import handling
 from triform.run.rerun import changed
-from triform.sweeps.grid import Job, claim
+from triform.sweeps.grid import Job, claim, exit_code, run_all, settle
 
 
 def test_a_grid_runs_every_combination_and_outlives_a_failure(tmp_path: Path) -> None:
@@ -108,3 +117,64 @@ def test_no_two_sweeps_get_the_same_folder(tmp_path: Path) -> None:
     claimed = [job.folder.path for jobs in sweeps for job in jobs]
     assert len(set(claimed)) == 60
     assert all(path.is_dir() for path in claimed)
+
+
+class StopTheSweep(Callback):
+    """Sends the sweep a signal at a job's first step, and gives it time to arrive."""
+
+    def __init__(self, signal: str) -> None:
+        self.signal = signal
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        parent = multiprocessing.parent_process()
+        if batch_idx == 0 and parent is not None and parent.pid is not None:
+            os.kill(parent.pid, signal.Signals[self.signal])
+            time.sleep(0.5)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_ends_the_job_and_the_sweep(name: str, tmp_path: Path) -> None:
+    callback = f"+callbacks.stop={{_target_: {__name__}.StopTheSweep, signal: {name}}}"
+    known = make(tmp_path, "decoder", "trainer.max_steps=40", "trust=[tests]", callback)
+    config = {**known.read_config(), "trust": ["tests"]}
+    prepared = own_data(known, config)
+    jobs = [Job([], f"seed={n}", config, prepared, RunFolder(tmp_path / "sweep" / str(n))) for n in range(3)]
+    asked: list[int] = []
+    with handling(lambda number, frame: asked.append(number)):
+        run_all(jobs, tmp_path / "sweep", asked)
+    assert asked == [signal.Signals[name]]
+    assert [job.status for job in jobs] == ["preempted", "not run", "not run"]
+    assert jobs[0].summary()["status"] == "preempted"
+    assert (jobs[0].folder.checkpoints / "last.ckpt").exists()
+    assert exit_code(jobs) == 75
+
+
+def test_a_signal_between_jobs_starts_no_further_one(tmp_path: Path) -> None:
+    prepared = prepare(Dates(9, 2, 2, 0), Char(), tmp_path / "cache", progress=False)
+    jobs = [Job([], "", {}, prepared, RunFolder(tmp_path / "x" / "0"))]
+    run_all(jobs, tmp_path, [signal.SIGTERM])
+    assert (jobs[0].status, exit_code(jobs)) == ("not run", 75)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "asked", "word"),
+    [
+        ("finished", 0, False, "finished"),
+        ("finished", 75, True, "finished"),  # the signal came after its end
+        ("running", 0, False, "failed"),
+        ("running", 0, True, "preempted"),
+        ("running", 1, True, "preempted"),
+        ("failed", 1, True, "failed"),
+        ("failed", 0, False, "failed"),
+        (None, 0, False, "failed"),
+    ],
+)
+def test_a_job_ends_as_its_summary_says(status: str | None, code: int, asked: bool, word: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.config.write_text("{}")
+    if status is not None:
+        folder.summary.write_text(json.dumps({"status": status}))
+    job = Job([], "", {}, prepare(Dates(9, 2, 2, 0), Char(), tmp_path / "cache", progress=False), folder)
+    job.code = settle(job, code, asked)
+    assert job.status == word
+    assert job.summary()["status"] == word

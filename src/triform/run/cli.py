@@ -117,6 +117,10 @@ def _hydra(arguments: Sequence[str], finish: Finish | None) -> int:
 
             result = run(plain(config, HydraConfig.get()), typed(arguments), finish)
             code = code or result  # hydra/sweeper=basic calls this for each of its jobs
+        except SystemExit as stop:  # somebody else's: a run returns its code
+            left = RuntimeError(f"the run was left by sys.exit({'' if stop.code is None else repr(stop.code)})")
+            left.__cause__ = stop
+            failure = failure or left
         except Exception as error:  # Hydra would wrap it; it is reported below as it is
             failure = failure or error
 

@@ -102,6 +102,14 @@ class RunFolder:
         """The resolved config as plain dicts and lists."""
         return read_mapping(self.config)
 
+    def read_summary(self) -> dict[str, Any]:
+        """What the run has written about itself; empty where there is nothing yet, or nothing that can be read."""
+        try:
+            summary = json.loads(self.summary.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return summary if isinstance(summary, dict) else {}
+
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """A YAML file that holds a mapping.

@@ -190,6 +190,8 @@ def start(
         if killed:
             rank, name = next(iter(killed.items()))
             fail(folder, rank, f"rank {rank} was ended by {name}", first=True)
+        if code == PREEMPTED:
+            preempt(folder)
         return code
 
 
@@ -286,7 +288,7 @@ def rank_main(
     except Preempted:  # before training, which would have saved a checkpoint
         code = PREEMPTED
         mark(folder, status="preempted", error=None)
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         code = FAILED
         fail(folder, rank(), f"{type(error).__name__}: {one_line(error)}")
         report(error, config["traceback"])
@@ -332,10 +334,12 @@ def fail(folder: RunFolder, rank: int, error: str, first: bool = False) -> None:
     mark(folder, status="failed", **json.loads(found))
 
 
+def preempt(folder: RunFolder) -> None:
+    """Mark a run preempted that was ended too early to say so itself."""
+    if folder.config.exists() and folder.read_summary().get("status") not in ("finished", "failed"):
+        mark(folder, status="preempted", error=None)
+
+
 def mark(folder: RunFolder, **values: Any) -> None:
     """Write how a run ended into its summary."""
-    try:
-        summary = json.loads(folder.summary.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        summary = {}
-    write_whole(folder.summary, json.dumps(summary | values, indent=2) + "\n")
+    write_whole(folder.summary, json.dumps(folder.read_summary() | values, indent=2) + "\n")

@@ -24,7 +24,7 @@ PRELOAD = ("torch", "lightning.pytorch", "triform.training.fit", "triform.run.pa
 
 
 Killed = Callable[[int, str], object]
-"""Told the number of a process that a signal has ended, and the signal's name."""
+"""Told the number of a process that a signal has ended, and the signal's name; not of a signal that was passed on."""
 
 
 def launch(
@@ -47,11 +47,16 @@ def start_all(
     target: Callable[..., int],
     arguments: tuple[Any, ...],
     killed: Killed = lambda rank, name: None,
+    asked: Callable[[int], object] = lambda number: None,
 ) -> int:
     """Call `target(*arguments)` in a process for each environment, which is added to this one's.
 
     Returns the exit code of the first process that did not end with 0. When one ends, the others must follow or are
-    ended. A signal to this process goes to all of them, once.
+    ended. A signal to this process goes to all of them, once; one that it ends, too early to save anything, counts as
+    preempted.
+
+    Args:
+        asked: told each signal to this process.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOAD))
@@ -60,18 +65,30 @@ def start_all(
         for rank, own in enumerate(environments)
     ]
 
+    begun = False
+    sent: list[int] = []
+
     def forward(number: int, frame: Any) -> None:
+        sent.append(number)
+        asked(number)
+        if begun:
+            pass_on(number)
+
+    def pass_on(number: int) -> None:
         for process in ranks:
             if process.pid is not None and process.exitcode is None:
                 os.kill(process.pid, number)
 
-    with _handling(forward):
+    with handling(forward):
         for process in ranks:
             process.start()
-        return _wait(ranks, killed)
+        begun = True
+        for number in tuple(sent):  # while they were started
+            pass_on(number)
+        return _wait(ranks, killed, sent)
 
 
-class _handling:
+class handling:
     """Signals go to a handler, where this thread may decide that."""
 
     def __init__(self, handler: Callable[[int, Any], None]) -> None:
@@ -87,7 +104,7 @@ class _handling:
             signal.signal(number, handler)
 
 
-def _wait(ranks: Sequence[BaseProcess], killed: Killed) -> int:
+def _wait(ranks: Sequence[BaseProcess], killed: Killed, sent: Sequence[int]) -> int:
     code, deadline = FINISHED, float("inf")
     running = {process.sentinel: process for process in ranks}
     while running:
@@ -95,14 +112,16 @@ def _wait(ranks: Sequence[BaseProcess], killed: Killed) -> int:
         for sentinel in ready:
             process = running.pop(sentinel)  # type: ignore[arg-type]
             process.join()
-            if process.exitcode is not None and process.exitcode < 0:  # else it has said why itself
+            by_us = process.exitcode is not None and -process.exitcode in sent
+            if process.exitcode is not None and process.exitcode < 0 and not by_us:  # else it has said why itself
                 cause = signal.Signals(-process.exitcode).name
                 if code in (FINISHED, PREEMPTED):  # else by us, or after another one
                     killed(ranks.index(process), cause)
                 print(f"error: {process.name} was ended by {cause}", file=sys.stderr, flush=True)
             ended = process.exitcode if process.exitcode is not None and process.exitcode >= 0 else FAILED
+            ended = PREEMPTED if by_us else ended
             code = code or ended
-            if ended not in (FINISHED, PREEMPTED):
+            if by_us or ended not in (FINISHED, PREEMPTED):
                 deadline = min(deadline, time.monotonic() + GRACE_AFTER_FAILURE)
         if not ready and time.monotonic() >= deadline:
             for process in running.values():

@@ -1,6 +1,5 @@
 """`-m key=a,b`: every combination, one run after the other, each in a process of its own."""
 
-import json
 import os
 import sys
 import time
@@ -22,8 +21,8 @@ from triform.run.check import check_reach
 from triform.run.compose import CONFIG_NAME, composed, plain, with_recipe
 from triform.run.errors import BadInput, one_line, report
 from triform.run.folder import RunFolder
-from triform.run.job import check_machines, checked, created, fail, settled, start
-from triform.run.ranks import start_all
+from triform.run.job import check_machines, checked, created, fail, preempt, settled, start
+from triform.run.ranks import handling, start_all
 from triform.training.codes import BAD_INPUT, FAILED, FINISHED, PREEMPTED
 
 
@@ -47,10 +46,7 @@ class Job:
 
     def summary(self) -> dict[str, Any]:
         """What the run wrote about itself."""
-        try:
-            return dict(json.loads(self.folder.summary.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return {}
+        return self.folder.read_summary()
 
     def figure(self) -> str:
         """Its best validation figures, as far as it has any."""
@@ -59,7 +55,7 @@ class Job:
 
 
 def sweep(config: DictConfig, arguments: Sequence[str]) -> None:
-    """Run every combination of the values in `arguments`; one that fails does not end the others.
+    """Run every combination of the values in `arguments`; one that fails does not end the others, a signal does.
 
     All are composed and checked before the first one starts. What a job prints goes to the log in its folder.
 
@@ -72,35 +68,66 @@ def sweep(config: DictConfig, arguments: Sequence[str]) -> None:
     """
     jobs = plan(config, arguments)
     parent = jobs[0].folder.path.parent
-    claim(jobs, parent)
-    try:
-        run_all(jobs, parent)
-    finally:
-        for job in jobs:
-            with suppress(OSError):  # it has begun, or its folder was never made
-                job.folder.path.rmdir()
-    conclude(jobs)
+    asked: list[int] = []
+    with handling(lambda number, frame: asked.append(number)):
+        claim(jobs, parent)
+        try:
+            run_all(jobs, parent, asked)
+        finally:
+            for job in jobs:
+                with suppress(OSError):  # it has begun, or its folder was never made
+                    job.folder.path.rmdir()
+        conclude(jobs)
+    raise SystemExit(exit_code(jobs))
+
+
+def exit_code(jobs: Sequence[Job]) -> int:
+    """Of a sweep: preempted if any job has not come to its end, else failed if any has."""
     codes = [job.code for job in jobs]
-    raise SystemExit(PREEMPTED if PREEMPTED in codes else FAILED if any(codes) else FINISHED)
+    return PREEMPTED if None in codes or PREEMPTED in codes else FAILED if any(codes) else FINISHED
 
 
-def run_all(jobs: Sequence[Job], parent: Path) -> None:
-    """One after the other, with a line before and after each."""
+def run_all(jobs: Sequence[Job], parent: Path, asked: list[int]) -> None:
+    """One after the other, with a line before and after each, until a signal asks to stop.
+
+    Args:
+        asked: signals so far; those that arrive while a job runs are added.
+    """
     say(f"sweep: {len(jobs)} runs in {parent}")
     for number, job in enumerate(jobs, start=1):
+        if asked:
+            break
         say(f"[{number}/{len(jobs)}] {job.varied or 'as it is'}")
         start = time.monotonic()
         killed: dict[int, str] = {}
         arguments = (job.config, job.overrides, job.prepared, job.folder.path)
-        job.code = start_all([{}], _job, arguments, killed.setdefault)
+        code = start_all([{}], _job, arguments, killed.setdefault, asked.append)
         for name in killed.values():
             fail(job.folder, 0, f"the run was ended by {name}", first=True)
+        job.code = settle(job, code, bool(asked))
         job.seconds = time.monotonic() - start
         error = job.summary().get("error")
         cause = f": {error}" if job.code not in (FINISHED, PREEMPTED) and error else ""
         say(f"[{number}/{len(jobs)}] {job.status} after {job.seconds:.0f} s  {job.figure()}{cause}  {job.folder.path}")
         if job.code == PREEMPTED:
             break
+
+
+def settle(job: Job, code: int, asked: bool) -> int:
+    """How a job ended: as its summary says, whatever code its process left with.
+
+    Args:
+        asked: a signal has asked to stop.
+    """
+    status = job.summary().get("status")
+    if status == "finished":
+        return FINISHED
+    if code == PREEMPTED or (asked and status != "failed"):
+        preempt(job.folder)
+        return PREEMPTED
+    if code == FINISHED:
+        fail(job.folder, 0, "its process ended before the run had finished", first=True)
+    return code or FAILED
 
 
 def claim(jobs: Sequence[Job], parent: Path) -> None:
@@ -180,6 +207,8 @@ def _job(config: dict[str, Any], overrides: Sequence[str], prepared: Prepared, p
     try:
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
             return start(created(config, overrides, prepared, path), config, prepared, False, finish)
+    except KeyboardInterrupt:  # before training, which knows what to do
+        return PREEMPTED
     except Exception as error:
         return report(error, config["traceback"])
 
