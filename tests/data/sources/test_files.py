@@ -78,10 +78,32 @@ def test_lines_end_at_line_feeds_alone() -> None:
 
 class TestColumns:
     def test_without_a_header_by_place(self, tmp_path: Path) -> None:
-        assert columns(table(tmp_path, 'a "b\t1\nc\t0'), text=None, label=None) == [['a "b', "c"], ["1", "0"]]
+        assert columns(table(tmp_path, 'a "b\t1\nc\t1'), text=None, label=None) == [['a "b', "c"], ["1", "1"]]
 
     def test_by_number(self, tmp_path: Path) -> None:
         assert columns(table(tmp_path, "1\tx\ta b\n0\ty\tc\n"), text=2, label=0) == [["a b", "c"], ["1", "0"]]
+
+    @pytest.mark.parametrize("header", ["sentence\ttarget", "Text\tLabel", "source\ttarget"])
+    def test_a_header_of_other_names_is_no_row(self, tmp_path: Path, header: str) -> None:
+        path = table(tmp_path, f"{header}\nab\t1\ncd\t0\nef\t1\ngh\t0\n")
+        with pytest.raises(
+            ValueError, match=r"x\.tsv: its first row .*; if it is a header, set data\.text_column and "
+        ):
+            columns(path, text=None, label=None)
+        text, label = header.split("\t")
+        assert columns(path, text=text, label=label) == [["ab", "cd", "ef", "gh"], ["1", "0", "1", "0"]]
+        assert columns(path, text=0, label=1)[1] == [label, "1", "0", "1", "0"]
+
+    def test_a_header_of_labelled_text_is_no_pair(self, tmp_path: Path) -> None:
+        path = table(tmp_path, "text\tlabel\nab\t1\n")
+        with pytest.raises(
+            ValueError, match=r"first row holds text, label; .* data\.source_column and data\.target_column"
+        ):
+            columns(path, source=None, target=None)
+        assert columns(path, source="text", target="label") == [["ab"], ["1"]]
+
+    def test_one_row_may_be_all_there_is(self, tmp_path: Path) -> None:
+        assert columns(table(tmp_path, "ab\t1\n"), text=None, label=None) == [["ab"], ["1"]]
 
     def test_by_name(self, tmp_path: Path) -> None:
         path = table(tmp_path, "coarse\tfine\ttext\nA\tB\tab\n")

@@ -25,6 +25,7 @@ Column = str | int | None
 Rows = dict[str, list[str]]  # values by column
 
 TABLES = (".tsv", ".csv", ".jsonl")
+NAMES = {"text", "label", "source", "target"}  # of columns, in any source
 
 
 def resolve(files: Files, key: str) -> list[Path]:
@@ -131,6 +132,10 @@ def read_columns(path: Path, key: str, columns: dict[str, Column]) -> list[list[
     Args:
         columns: name or number from 0 by what the column is, such as {"text": None, "label": "class"}; the key
             "data.text_column" set that of "text".
+
+    Raises:
+        ValueError: a column is not there, a row is too short, or all columns are null and the first row may be a
+            header of other names: its label is that of no other row, or it holds only names of columns.
     """
     text = read_text(path, key)
     if form(path) == ".jsonl":
@@ -148,6 +153,10 @@ def read_columns(path: Path, key: str, columns: dict[str, Column]) -> list[list[
             )
         for column, place in zip(found, places, strict=True):
             column.append(row[place])
+    if not has_header and "label" in columns and _unset(columns):
+        label, *others = found[list(columns).index("label")]
+        if others and label not in others:
+            raise _maybe_header(path, f"has the label {label[:30]!r}, which no other row has", columns)
     return found
 
 
@@ -187,10 +196,23 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         raise ValueError(f"{path}, line {reader.line_num} is not CSV ({error}); mend its quotes") from None
 
 
+def _unset(columns: dict[str, Column]) -> bool:
+    return all(value is None for value in columns.values())
+
+
+def _maybe_header(path: Path, what: str, columns: dict[str, Column]) -> ValueError:
+    keys = " and ".join(f"data.{name}_column" for name in columns)
+    return ValueError(
+        f"{path}: its first row {what}; if it is a header, set {keys} to names in it; "
+        f"if it is not, to numbers: {' and '.join(str(place) for place in range(len(columns)))}"
+    )
+
+
 def _places(path: Path, first: list[str], columns: dict[str, Column]) -> tuple[list[int], bool]:
     named = any(isinstance(value, str) for value in columns.values())
-    unset = all(value is None for value in columns.values())
-    has_header = named or (unset and any(name in first for name in columns))
+    has_header = named or (_unset(columns) and any(name in first for name in columns))
+    if first and _unset(columns) and not has_header and {cell.strip().lower() for cell in first} <= NAMES:
+        raise _maybe_header(path, f"holds {', '.join(first)}", columns)
     places: dict[str, int] = {}
     for name, value in columns.items():  # what the user set, before what follows from it
         key = f"data.{name}_column"
