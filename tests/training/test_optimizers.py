@@ -208,3 +208,11 @@ def test_only_schedule_free_has_an_average_of_its_own() -> None:
     before = own_average(schedule_free(model, 1e-3, **FREE))
     assert before is not None
     assert all(torch.equal(p, before[p]) for p in model.parameters())
+
+
+@pytest.mark.parametrize("betas", [[0.9], [0.9, 0.98, 0.99], []])
+@pytest.mark.parametrize(("factory", "others"), [(adamw, ADAMW), (muon, MUON), (schedule_free, FREE), (lion, None)])
+def test_betas_are_two(factory: Callable[..., Optimizer], others: dict | None, betas: object) -> None:
+    arguments = others or {"weight_decay": 0.0, "decay_embeddings": False, "layer_decay": 1.0}
+    with pytest.raises(ValueError, match=r"optimizer\.betas=.* are not two numbers; set optimizer\.betas"):
+        factory(Tiny(tied=True), lr=1e-3, **{**arguments, "betas": betas})

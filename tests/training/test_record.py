@@ -2,6 +2,8 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
+
 from triform.training.record import Metrics, Summary
 
 
@@ -38,3 +40,11 @@ def test_summary_is_valid_json_after_each_change_and_goes_on(tmp_path: Path) -> 
     Summary(path).update(status="finished")
     assert json.loads(path.read_text()) == {"status": "finished", "mfu": None}
     assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]
+
+
+@pytest.mark.parametrize("content", ["", '{"status": "run', "[1]", "\udcff"])
+def test_a_damaged_summary_is_begun_anew(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    path.write_bytes(content.encode("utf-8", errors="surrogateescape"))
+    Summary(path).update(status="running")
+    assert json.loads(path.read_text()) == {"status": "running"}

@@ -15,7 +15,7 @@ class TokenEmbedding(nn.Module):
             that is also the output projection to the size of the positions.
 
     Raises:
-        ValueError: `vocab_size` < 1, `n_tokens` outside [1, vocab_size], `n_token_types` < 0.
+        ValueError: `vocab_size` < 1, `d_model` < 1, `n_tokens` outside [1, vocab_size], `n_token_types` < 0.
     """
 
     def __init__(
@@ -27,6 +27,8 @@ class TokenEmbedding(nn.Module):
                 f"TokenEmbedding: vocab_size={vocab_size} is less than 1; set model.vocab_size to at least the "
                 f"tokenizer's, or to null"
             )
+        if d_model < 1:
+            raise ValueError(f"TokenEmbedding: d_model={d_model} is less than 1; set model.d_model to at least 1")
         n_tokens = vocab_size if n_tokens is None else n_tokens
         if not 1 <= n_tokens <= vocab_size:
             raise ValueError(

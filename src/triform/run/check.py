@@ -1,6 +1,7 @@
 """What can be refused before anything is on disk."""
 
 import inspect
+import math
 import os
 import re
 import tempfile
@@ -69,6 +70,7 @@ def check(config: Mapping[str, Any]) -> None:
         BadInput: in one line: what is wrong, its config key, what to do.
     """
     check_keys(config)
+    check_trust(config["trust"])
     check_targets({key: value for key, value in config.items() if key != "trust"}, config["trust"])
     check_values(config)
     check_secrets(config)
@@ -145,8 +147,37 @@ def check_values(config: Mapping[str, Any]) -> None:
     for key in ("paths.outputs", "paths.cache"):
         if not isinstance(_get(config, key), str) or not _get(config, key):
             raise BadInput(f"{key}={_show(_get(config, key))} is no folder; set {key}=FOLDER")
-    if not isinstance(config["trust"], Sequence) or isinstance(config["trust"], str):
-        raise BadInput(f"trust={_show(config['trust'])} is no list of packages; write trust=[{config['trust']}]")
+    for section in ("optimizer", "scheduler", "trainer"):
+        for key, value in config[section].items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise BadInput(f"{section}.{key}={value} is not finite; set {section}.{key} to a number that is")
+
+
+def check_trust(trust: Any) -> None:
+    """Refuse what is no list of packages."""
+    if not isinstance(trust, Sequence) or isinstance(trust, str) or not all(isinstance(name, str) for name in trust):
+        raise BadInput(f"trust={_show(trust)} is no list of packages; write trust=[PACKAGE]")
+
+
+RECORD = (
+    *("model._target_", "task._target_", "tokenizer._target_", "data._target_", "seed", "paths.cache"),
+    *("trainer.accelerator", *(f"data.{key}" for key in LOADER)),
+)
+"""What using a trained model needs of its run's config."""
+
+
+def check_record(config: Mapping[str, Any], file: Path) -> None:
+    """Refuse a run's config that lacks what using its model needs; other keys may be those of another version.
+
+    Raises:
+        BadInput: it names the first key that is missing.
+    """
+    for key in RECORD:
+        node: Any = config
+        for part in key.split("."):
+            if not isinstance(node, Mapping) or part not in node:
+                raise BadInput(f"{file}: {key} is missing; put the file back as the run wrote it")
+            node = node[part]
 
 
 _SECRET = ("api_key", "password", "passwd", "secret", "secret_key", "token", "access_token", "auth_token")
@@ -188,7 +219,7 @@ def choices(config: Mapping[str, Any], key: str) -> str | None:
     if not isinstance(target, str) or name.startswith("_"):
         return None
     parameter = inspect.signature(locate(target, config["trust"], section)).parameters.get(name)
-    if parameter is None or not all(option in _PLAIN for option in _options(parameter.annotation)):
+    if parameter is None or not _are_plain(parameter.annotation):
         return None
     return _describe(parameter.annotation)
 
@@ -241,11 +272,20 @@ def _options(annotation: Any) -> list[Any]:
     return list(typing.get_args(annotation)) if union else [annotation]
 
 
+def _are_plain(annotation: Any) -> bool:
+    return all(option in _PLAIN for option in _options(annotation))
+
+
 def _fits(value: Any, annotation: Any) -> bool:
     """Whether a plain value may be meant for a parameter; True where the annotation is not plain."""
     options = _options(annotation)
-    if not all(option in _PLAIN for option in options):
+    lists = [option for option in options if typing.get_origin(option) in (list, Sequence)]
+    if not all(option in _PLAIN or option in lists for option in options):
         return True
+    if isinstance(value, Mapping):
+        return "_target_" in value and bool(lists)  # which builds one
+    if isinstance(value, list | tuple):
+        return any(all(_fits(one, *typing.get_args(option)) for one in value) for option in lists)
     if isinstance(value, bool):
         return bool in options
     if isinstance(value, int) and float in options:
@@ -255,7 +295,12 @@ def _fits(value: Any, annotation: Any) -> bool:
 
 def _describe(annotation: Any) -> str:
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
-    return " or ".join(words[option] for option in _options(annotation))
+    return " or ".join(
+        words[option]
+        if option in words
+        else "a list" + (f", each {_describe(option.__args__[0])}" if _are_plain(option.__args__[0]) else "")
+        for option in _options(annotation)
+    )
 
 
 def _show(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from triform.run.check import WHOLE, check, check_reach, devices
+from triform.run.check import WHOLE, check, check_keys, check_reach, devices
 from triform.run.errors import BadInput, one_line, report
 from triform.run.folder import Finish, RunFolder, create, write_whole
 from triform.run.log import recorded
@@ -40,6 +40,7 @@ def run(
     Raises:
         ValueError: bad input; no run folder was made.
     """
+    check_keys(config)
     config = settled(config)
     check_reach(config, overrides)
     if not Launcher.started_us():
@@ -81,6 +82,7 @@ def resume(folder: RunFolder, trust: Sequence[str] = (), finish: Finish | None =
     from triform.run.parts import read_origin
 
     config = {**folder.read_config(), "trust": list(trust)}
+    check_keys(config)
     if not Launcher.started_us():
         check_machines(config)
         return start(folder, config, checked(config, (folder, read_origin(folder))), True, finish)

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from triform.data.prepare import Prepared
-from triform.run.check import check_reach
+from triform.run.check import check_keys, check_reach
 from triform.run.compose import CONFIG_NAME, composed, plain, with_recipe
 from triform.run.errors import BadInput, one_line, report
 from triform.run.folder import RunFolder
@@ -180,7 +180,9 @@ def plan(config: DictConfig, arguments: Sequence[str]) -> list[Job]:
         varied = " ".join(word for word in combination if word.partition("=")[0] in swept)
         try:
             words = with_recipe(combination, folders)
-            job = settled(plain(composed(words, folders, str(hydra.job.config_name))))
+            job = plain(composed(words, folders, str(hydra.job.config_name)))
+            check_keys(job)
+            job = settled(job)
             check_reach(job, combination)
             check_machines(job)
             prepared = checked(job)

@@ -38,7 +38,7 @@ def adamw(
         layer_decay: see `weights`.
     """
     made = groups(weights(model, layer_decay), lr, weight_decay, decay_embeddings)
-    return AdamW(made, lr=lr, betas=(betas[0], betas[1]), eps=eps, fused=True)
+    return AdamW(made, lr=lr, betas=_two(betas), eps=eps, fused=True)
 
 
 def adafactor(
@@ -83,7 +83,7 @@ def lion(
         betas: share of the running mean in an update, and its decay, in [0, 1).
         weight_decay, decay_embeddings, layer_decay: see `adamw`.
     """
-    return Lion(groups(weights(model, layer_decay), lr, weight_decay, decay_embeddings), lr, (betas[0], betas[1]))
+    return Lion(groups(weights(model, layer_decay), lr, weight_decay, decay_embeddings), lr, _two(betas))
 
 
 def schedule_free(
@@ -107,7 +107,7 @@ def schedule_free(
         weight_decay, decay_embeddings, layer_decay: see `adamw`.
 
     Raises:
-        ValueError: the package schedulefree is not installed, or betas[0] is 0.
+        ValueError: the package schedulefree is not installed, or `betas` are not as above.
     """
     try:
         from schedulefree import AdamWScheduleFree
@@ -116,12 +116,12 @@ def schedule_free(
             "schedule_free: the package schedulefree is not installed; "
             "pip install 'triform[schedule-free]', or set optimizer=adamw"
         ) from None
-    if not 0 < betas[0] < 1:
+    if not 0 < _two(betas)[0] < 1:
         raise ValueError(
             f"schedule_free: betas[0]={betas[0]} is not between 0 and 1; set optimizer.betas, such as [0.9, 0.98]"
         )
     made = groups(weights(model, layer_decay), lr, weight_decay, decay_embeddings)
-    optimizer = AdamWScheduleFree(made, lr=lr, betas=(betas[0], betas[1]), eps=eps)
+    optimizer = AdamWScheduleFree(made, lr=lr, betas=_two(betas), eps=eps)
     optimizer.train()
     return optimizer
 
@@ -159,11 +159,17 @@ def muon(
         AdamW(
             groups(rest, adamw_lr, weight_decay, decay_embeddings),
             lr=adamw_lr,
-            betas=(betas[0], betas[1]),
+            betas=_two(betas),
             eps=eps,
             fused=True,
         ),
     )
+
+
+def _two(betas: Sequence[float]) -> tuple[float, float]:
+    if len(betas) != 2:
+        raise ValueError(f"optimizer.betas={list(betas)} are not two numbers; set optimizer.betas, such as [0.9,0.98]")
+    return betas[0], betas[1]
 
 
 class Lion(Optimizer):

@@ -57,11 +57,14 @@ class Metrics:
 
 
 class Summary:
-    """summary.json: a mapping that is rewritten whole at each change, so that it is always readable."""
+    """summary.json: a mapping that is rewritten whole at each change, so that it is always readable.
+
+    One that is there is continued; one that somebody else has damaged is begun anew.
+    """
 
     def __init__(self, path: Path, **known: Any) -> None:
         self.path = path
-        self.values: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        self.values = _known(path)
         self.update(**known)
 
     def update(self, **values: Any) -> None:
@@ -69,6 +72,14 @@ class Summary:
         aside = self.path.with_name(f".{self.path.name}")
         aside.write_text(json.dumps({key: _plain(value) for key, value in self.values.items()}, indent=2) + "\n")
         os.replace(aside, self.path)
+
+
+def _known(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 class Record(Callback):

@@ -157,6 +157,7 @@ class TestColumns:
             ("x.tsv", "\n\n", r"x\.tsv holds no rows"),
             ("x.csv", 'a,1\n"b,0\n', r"x\.csv, line 2 is not CSV"),
             ("x.jsonl", '{"text": "a", "label": 1}\n{"text"\n', r"x\.jsonl, line 2 is not JSON"),
+            ("x.jsonl", "[" * 100_000 + "\n", r"x\.jsonl, line 1 is not JSON"),
             ("x.jsonl", "[1, 2]\n", r"x\.jsonl, line 1 is no JSON object"),
         ],
     )

@@ -259,8 +259,9 @@ def _json_columns(path: Path, text: str, columns: dict[str, Column]) -> list[lis
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {i} is not JSON ({error.msg}); put one object on each line") from None
+        except (json.JSONDecodeError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
+            raise ValueError(f"{path}, line {i} is not JSON ({reason}); put one object on each line") from None
         if not isinstance(row, dict):
             raise ValueError(f"{path}, line {i} is no JSON object; put one object with named values on each line")
         for column, (name, value) in zip(found, columns.items(), strict=True):
