@@ -28,11 +28,11 @@ def test_metrics_stand_beside_baselines_that_have_them() -> None:
 
 
 def test_samples_show_what_was_expected_only_where_it_differs() -> None:
-    lines = [line.split() for line in text({}, {}, [WRONG, RIGHT]).splitlines() if "May" in line]
+    lines = [line.split() for line in text({}, {}, [RIGHT, WRONG]).splitlines() if "May" in line]
     assert lines == [
         ["right", "3", "May", "1987", "1987-05-03"],
         ["wrong", "[red]4", "May", "1987-05-05", "1987-05-04"],
-    ], "right ones first; square brackets of the data are no markup"
+    ], "square brackets of the data are no markup"
 
 
 def test_samples_that_nobody_judges_have_no_marks() -> None:

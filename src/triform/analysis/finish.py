@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from triform.analysis.plots import alignment, loss_curve
-from triform.analysis.report import choose, print_report
+from triform.analysis.report import as_text, choose, print_report
 from triform.analysis.runs import read_run
 from triform.data.baselines import label_baselines, text_baselines
 from triform.data.prepare import Prepared, Split
@@ -17,7 +17,6 @@ from triform.layers.attention import capture_weights
 from triform.run.folder import RunFolder
 from triform.run.load import Loaded, open_run
 from triform.run.parts import own_data
-from triform.tasks.objective import Sample
 from triform.training.hardware import device_type
 
 N_JUDGED, N_SHOWN, N_PICTURED = 200, 4, 3
@@ -109,16 +108,3 @@ def draw_alignment(loaded: Loaded, examples: Sequence[Mapping[str, Any]], out: P
         sources.append(tokens.pieces(batch["input_ids"][0].tolist()))
         targets.append(tokens.pieces(batch["labels"][0].tolist()))
     alignment(weights, sources, targets, out)
-
-
-def as_text(samples: Sequence[Sample]) -> str:
-    """Samples as a file that people read."""
-    blocks = []
-    for sample in samples:
-        lines = [f"given:    {sample.source}", f"written:  {sample.output}"]
-        if sample.target is not None:
-            lines.append(f"expected: {sample.target}")
-        if sample.correct is not None:
-            lines.append("right" if sample.correct else "WRONG")
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks) + "\n"

@@ -29,21 +29,27 @@ def metrics_table(metrics: Mapping[str, float], baselines: Mapping[str, Mapping[
 
 
 def samples_table(samples: Sequence[Sample]) -> Table:
-    """Samples as given and as written by the model; what was expected stands beside an output that is wrong."""
-    judged = any(sample.correct is not None for sample in samples)
+    """Samples that are right or wrong; what was expected stands beside an output that is wrong."""
     table = _table()
-    for heading in ("", "given", "written", "expected") if judged else ("given", "written"):
+    for heading in ("", "given", "written", "expected"):
         table.add_column(heading, overflow="fold")
-    marks = {True: "[green]right[/]", False: "[red]wrong[/]", None: ""}
     for sample in samples:
-        cells = [sample.source, sample.output]
-        if judged:
-            expected = sample.target if sample.target is not None and not sample.correct else ""
-            cells = [marks[sample.correct], *(escape(shortened(text)) for text in (*cells, expected))]
-        else:  # running text, whose line ends matter
-            cells = [escape(text) for text in cells]
-        table.add_row(*cells)
+        mark = "[green]right[/]" if sample.correct else "[red]wrong[/]"
+        expected = sample.target if sample.target is not None and not sample.correct else ""
+        table.add_row(mark, *(escape(shortened(text)) for text in (sample.source, sample.output, expected)))
     return table
+
+
+def as_text(samples: Sequence[Sample]) -> str:
+    """Samples in full, one after the other."""
+    blocks = []
+    for sample in samples:
+        parts = {"given": sample.source, "written": sample.output, "expected": sample.target}
+        lines = [f"{name + ':':<10}{text}" for name, text in parts.items() if text is not None]
+        if sample.correct is not None:
+            lines.append("right" if sample.correct else "WRONG")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
 
 
 def choose(samples: Sequence[Sample], right: int, wrong: int) -> list[Sample]:
@@ -61,9 +67,13 @@ def print_report(
 ) -> None:
     """Print the metrics and the samples, where there are any."""
     console.print(metrics_table(metrics, baselines))
-    if samples:
-        console.print()
+    if not samples:
+        return
+    console.print()
+    if any(sample.correct is not None for sample in samples):
         console.print(samples_table(samples))
+    else:  # running text, whose line ends matter
+        console.print(as_text(samples[:2]), markup=False, highlight=False, end="")
 
 
 def shortened(text: str) -> str:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from triform.layers.feed_forward.mixture import balance_loss, rebalance
+from triform.models.weights import check_weights
 from triform.tasks.figures import Figures
 from triform.tasks.objective import Batch, Model, Objective
 
@@ -70,6 +71,8 @@ class Task(L.LightningModule):
         self.stop_agreed = False
         self.stepped = False
         """Whether the last micro-batch ended an optimizer step."""
+        self.final_split = "test"
+        """What the test loop reads: another split where there is no test data."""
         self.measured: dict[str, float] = {}
         """Figures of the last evaluation, over all its batches and ranks."""
         self._figures = Figures(objective)
@@ -227,7 +230,7 @@ class Task(L.LightningModule):
         self._figures.add(self.model, batch)
 
     def on_test_epoch_end(self) -> None:
-        self._conclude("test")
+        self._conclude(self.final_split)
 
     def _conclude(self, split: str) -> None:
         self.measured = self._figures.means(self.n_bytes.get(split))
@@ -253,6 +256,7 @@ class Task(L.LightningModule):
         The position in the data is a function of the step. Lightning's own loop state is therefore not restored, which
         would repeat batches after a stop within an epoch: only its counters are set.
         """
+        check_weights(self, checkpoint["state_dict"], "the checkpoint")
         progress = checkpoint["progress"]
         checkpoint.pop("loops", None)
         self.tokens, self.seconds = progress["tokens"], progress["seconds"]

@@ -126,7 +126,7 @@ def fit(
         loggers,
         [preemption, agreement, record, Progress(limits), checkpoints, *averaged(callbacks)],
     )
-    split = "test" if "test" in prepared.splits else "validation"
+    split = task.final_split = "test" if "test" in prepared.splits else "validation"
     with preemption:
         try:
             start = newest(checkpoints.folder) if resume else None
@@ -194,7 +194,7 @@ def _trainer(
         accelerator=device,
         devices=settings.devices,
         num_nodes=settings.num_nodes,
-        strategy="auto" if alone else DDPStrategy(gradient_as_bucket_view=True, broadcast_buffers=False),
+        strategy="auto" if alone else DDPStrategy(gradient_as_bucket_view=True),
         precision=precision,
         max_steps=limits.max_steps,
         max_epochs=-1,
@@ -224,6 +224,7 @@ def quiet() -> None:
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     for message in (
         r".*does not have many workers.*",  # ours make batches in less time than a step takes, or num_workers is set
+        r".*It is recommended to use `self.log\(.*sync_dist=True.*",  # the figures are of all ranks already
         r".*Consider setting `persistent_workers.*",
         r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",  # Lightning's own, with torch 2.13
     ):
