@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.training.runs import SIZES, make
 from triform.commands import main
 from triform.run.compose import compose
-from triform.run.folder import RunFolder
+from triform.run.folder import RunFolder, write_config
 from triform.run.job import checked, created, rank_main, settled
 from triform.run.ranks import start_all
 
@@ -31,6 +32,9 @@ def test_a_decoder_that_chooses_classes_writes_nothing(tmp_path: Path, capsys: p
 
 def test_how_to_draw_is_heeded_or_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     decoder = trained(make(tmp_path, "decoder", *SHORT))
+    for option, value in (("temperature", -1), ("top-p", 7), ("top-k", 0), ("max-new-tokens", 0), ("seed", -1)):
+        assert main(["generate", decoder, "--prompt", "def ", f"--{option}", str(value)]) == 2
+        assert capsys.readouterr().err.startswith(f"error: --{option} {value}")
     drawn = []
     for options in (["--seed", "1"], ["--seed", "2"], ["--seed", "1", "--max-new-tokens", "3"], []):
         assert main(["generate", decoder, "--prompt", "def ", *options]) == 0
@@ -42,3 +46,44 @@ def test_how_to_draw_is_heeded_or_refused(tmp_path: Path, capsys: pytest.Capture
     for option in ("--temperature", "--top-k", "--top-p", "--seed", "--max-new-tokens"):
         assert main(["generate", pairs, "--prompt", "def", option, "1"]) == 2
         assert f"{option}: a model of pairs gives its likeliest answer" in capsys.readouterr().err
+
+
+def test_a_damaged_run_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(tmp_path, "decoder", *SHORT)
+    run = trained(folder)
+    whole = folder.read_config()
+
+    def refused(*commands: str) -> str:
+        errors = []
+        for words in commands:
+            assert main([*words.split(), run]) == 2, words
+            errors.append(capsys.readouterr().err)
+            assert errors[-1].count("\n") == 1
+        return "".join(errors)
+
+    write_config(folder, {key: value for key, value in whole.items() if key != "task"})
+    assert refused("evaluate", "generate --prompt a").count("config.yaml: task._target_ is missing") == 2
+    assert "task is missing" in refused("resume", "rerun")
+    write_config(folder, {**whole, "model": {**whole["model"], "d_model": 12}})
+    assert "best.ckpt has embedding.table.weight of shape [" in refused("evaluate")
+    write_config(folder, {**whole, "model": {k: v for k, v in whole["model"].items() if k != "d_ff"}})
+    assert "config.yaml: " in refused("evaluate")
+    write_config(folder, whole)
+    (folder.tokenizer / "tokenizer.json").write_text("{")
+    assert "tokenizer.json cannot be read" in refused("evaluate")
+    for text in (": [", "3", "[{a: 1}]"):
+        folder.overrides.write_text(text)
+        assert f"{folder.overrides} " in refused("rerun")
+    folder.overrides.unlink()
+    assert f"{folder.overrides} cannot be read" in refused("rerun")
+
+
+def test_a_run_that_is_being_trained_is_not_named_as_one_that_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make(tmp_path, "decoder", *SHORT)
+    with FileLock(folder.lock):
+        assert main(["resume", str(folder.path)]) == 2
+    printed = capsys.readouterr()
+    assert "another process is training this run" in printed.err
+    assert "run: " not in printed.out

@@ -96,3 +96,10 @@ def test_word_refuses_a_vocabulary_without_room_for_words() -> None:
 def test_loading_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"tokenizer\.json does not exist"):
         Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 3}'])
+def test_a_broken_file_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError, match=r"tokenizer\.json cannot be read .*; put it back as it was saved"):
+        Tokenizer.load(tmp_path)

@@ -68,6 +68,13 @@ def test_a_cut_file_is_told_from_a_good_one(tmp_path: Path, keep: float) -> None
     assert newest(tmp_path) is None
 
 
+@pytest.mark.parametrize("content", [[1.0], {"w": torch.ones(2)}, {"state_dict": 3}, torch.ones(2)])
+def test_what_is_no_checkpoint_is_refused(content: object, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / LAST)
+    with pytest.raises(ValueError, match=r"last\.ckpt is no checkpoint: it holds no state_dict"):
+        read_checkpoint(tmp_path / LAST)
+
+
 def test_a_missing_file_is_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"last\.ckpt does not exist; the run stopped before its first checkpoint"):
         read_checkpoint(tmp_path / LAST)

@@ -1,6 +1,8 @@
 """`triform generate RUN`."""
 
+import math
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ def main(arguments: list[str]) -> int:
     of_draw.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens that make up P only")
     of_draw.add_argument("--seed", type=int, help="of the draw (default: 0)")
     options = made.parse_args(arguments)
+    check_draw(options)
 
     from triform.models.heads import LanguageModelHead
     from triform.run.load import open_run
@@ -52,6 +55,24 @@ def main(arguments: list[str]) -> int:
         else:
             print(prompt + _continuation(loaded, prompt, DRAW | draw), flush=True)
     return 0
+
+
+def check_draw(options: Namespace) -> None:
+    """Refuse what means nothing, before a model is loaded for it.
+
+    Raises:
+        BadInput: it names the option.
+    """
+    for name, fits, wanted in (
+        ("max_new_tokens", lambda value: value >= 1, "at least 1"),
+        ("temperature", lambda value: 0 <= value < math.inf, "at least 0"),
+        ("top_k", lambda value: value >= 1, "at least 1"),
+        ("top_p", lambda value: 0 < value <= 1, "above 0 and at most 1"),
+        ("seed", lambda value: 0 <= value < 2**63, "at least 0 and below 2 ** 63"),
+    ):
+        value = getattr(options, name)
+        if value is not None and not fits(value):
+            raise BadInput(f"--{name.replace('_', '-')} {value}: set it to {wanted}, or leave it out")
 
 
 def _lines() -> Iterator[str]:

@@ -72,7 +72,11 @@ class Tokenizer:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise ValueError(f"Tokenizer: {path} does not exist; name a folder that `Tokenizer.save` wrote")
-        return cls(tokenizers.Tokenizer.from_file(str(path)))
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(f"Tokenizer: {path} cannot be read ({error}); put it back as it was saved") from error
+        return cls(backend)
 
 
 @runtime_checkable

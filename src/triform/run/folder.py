@@ -127,8 +127,35 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def read_labels(folder: RunFolder) -> list[str] | None:
-    """Names of a run's classes by number; None: its data has none."""
-    return json.loads(folder.labels.read_text(encoding="utf-8")) if folder.labels.exists() else None
+    """Names of a run's classes by number; None: its data has none.
+
+    Raises:
+        BadInput: the file is broken.
+    """
+    if not folder.labels.exists():
+        return None
+    try:
+        labels = json.loads(folder.labels.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{folder.labels} cannot be read: {error}; put it back as the run wrote it") from error
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise BadInput(f"{folder.labels} is no list of labels; put it back as the run wrote it")
+    return labels
+
+
+def read_overrides(folder: RunFolder) -> list[str]:
+    """What was typed for a run.
+
+    Raises:
+        BadInput: the file is missing or broken.
+    """
+    try:
+        typed = yaml.safe_load(folder.overrides.read_text(encoding="utf-8")) or []
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"{folder.overrides} cannot be read: {error}; put it back as the run wrote it") from error
+    if not isinstance(typed, list) or not all(isinstance(word, str) for word in typed):
+        raise BadInput(f"{folder.overrides} is no list of what was typed; put it back as the run wrote it")
+    return typed
 
 
 def write_whole(path: Path, text: str) -> None:

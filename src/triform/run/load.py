@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from triform.data.tokenizers import Tokenizer
-from triform.run.errors import BadInput
+from triform.models.weights import check_weights
+from triform.run.check import check_record
+from triform.run.errors import BadInput, one_line
 from triform.run.folder import RunFolder, read_labels, resolve_run
 from triform.run.parts import model_factory, objective_of
 from triform.tasks.objective import Objective
@@ -53,12 +55,19 @@ def open_run(run: str | Path, trust: Sequence[str] = ()) -> Loaded:
     """Everything of a run but its data; see `load`."""
     folder = resolve_run(run)
     config = {**folder.read_config(), "trust": list(trust)}
+    check_record(config, folder.config)
     tokenizer = Tokenizer.load(folder.tokenizer)
-    objective = objective_of(config, tokenizer, read_labels(folder))
-    with torch.device("meta"):
-        model = model_factory(config, tokenizer.vocab_size, objective.model_arguments())()
+    try:
+        objective = objective_of(config, tokenizer, read_labels(folder))
+        with torch.device("meta"):
+            model = model_factory(config, tokenizer.vocab_size, objective.model_arguments())()
+    except TypeError as error:  # a key of a part is missing, or is none
+        raise BadInput(f"{folder.config}: {one_line(error)}; put the file back as the run wrote it") from error
+    path = checkpoint(folder, Path(run))
+    state = weights(path)
+    check_weights(model, state, str(path))
     model.to_empty(device="cpu")
-    model.load_state_dict(weights(checkpoint(folder, Path(run))))
+    model.load_state_dict(state)
     return Loaded(folder, config, tokenizer, objective, model.eval())
 
 

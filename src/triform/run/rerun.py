@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from triform.run.cli import config_folders, parsed
 from triform.run.compose import CONFIG_NAME, compose
 from triform.run.errors import BadInput
-from triform.run.folder import RunFolder
+from triform.run.folder import RunFolder, read_overrides
 from triform.run.job import settled
 
 _ABSENT = object()
@@ -23,10 +21,10 @@ def changed(folder: RunFolder, overrides: Sequence[str]) -> tuple[dict[str, Any]
     else stays as the run recorded it, even where the files in `conf/` have changed since.
 
     Raises:
-        BadInput: the run's command line or the change no longer composes.
+        BadInput: the run's command line cannot be read, or it or the change no longer composes.
     """
     config = folder.read_config()
-    typed = yaml.safe_load(folder.overrides.read_text(encoding="utf-8")) or []
+    typed = read_overrides(folder)
     if not overrides:
         return config, typed
     folders: list[Path] = config_folders(typed)

@@ -48,10 +48,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Tensors, numbers, texts and their containers; never an object.
 
     Raises:
-        ValueError: the file is missing or damaged.
+        ValueError: the file is missing, damaged, or something else.
     """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        found = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; the run stopped before its first checkpoint") from None
     except pickle.UnpicklingError as error:
@@ -61,6 +61,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} cannot be read ({reason}); it is damaged; put a good checkpoint in its place"
         ) from error
+    if not isinstance(found, dict) or not isinstance(found.get("state_dict"), Mapping):
+        raise ValueError(f"{path} is no checkpoint: it holds no state_dict; put a good checkpoint in its place")
+    return found
 
 
 def newest(folder: Path) -> Path | None:
