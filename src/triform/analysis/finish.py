@@ -11,8 +11,9 @@ from triform.analysis.plots import alignment, loss_curve
 from triform.analysis.report import as_text, choose, print_report
 from triform.analysis.runs import read_run
 from triform.data.baselines import label_baselines, text_baselines
+from triform.data.module import training_order
 from triform.data.prepare import Prepared, Split
-from triform.data.rows import TextRows
+from triform.data.rows import TextRows, training_rows
 from triform.layers.attention import capture_weights
 from triform.run.folder import RunFolder
 from triform.run.load import Loaded, open_run
@@ -35,7 +36,7 @@ def finish(folder: RunFolder, trust: Sequence[str]) -> None:
     prepared = own_data(folder, loaded.config)
     loaded.model.to(device_type(loaded.config["trainer"]["accelerator"]))
     split = "test" if "test" in prepared.splits else "validation"
-    examples = held_out(prepared.splits[split], loaded.config["data"]["seq_len"])
+    examples = learnt(prepared, loaded.config) or held_out(prepared.splits[split], loaded.config["data"]["seq_len"])
     with torch.inference_mode():
         samples = loaded.objective.samples(loaded.model, examples)
     judged = samples[0].correct is not None if samples else False
@@ -47,6 +48,8 @@ def finish(folder: RunFolder, trust: Sequence[str]) -> None:
         pictures.append(folder.plots / "alignment.png")
         draw_alignment(loaded, examples[:N_PICTURED], pictures[-1])
     console = Console()
+    if loaded.config["trainer"]["overfit"]:
+        console.print("Figures and samples are of the one batch that was trained on.", style="bold")
     print_report(
         console,
         headline(run.summary),
@@ -71,6 +74,16 @@ def held_out(split: Split, seq_len: int) -> list[dict[str, Any]]:
     rows = TextRows(split, seq_len, offset=0)
     n = min(N_SHOWN, len(rows))
     return [rows[i * len(rows) // n] for i in range(n)]
+
+
+def learnt(prepared: Prepared, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The batch that a run with `trainer.overfit` was trained on; of others nothing."""
+    if not config["trainer"]["overfit"]:
+        return []
+    loader, split = config["data"], prepared.splits["train"]
+    order = training_order(prepared, loader["seq_len"], loader["batch_size"], loader["batch_tokens"], config["seed"])
+    rows = training_rows(split, loader["seq_len"], config["seed"], 0) if split.kind == "text" else split
+    return [rows[int(i)] for i in order.batch(0)[1][: N_JUDGED if split.kind != "text" else N_SHOWN]]
 
 
 def headline(summary: Mapping[str, Any]) -> dict[str, float]:

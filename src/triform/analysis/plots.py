@@ -44,7 +44,13 @@ def loss_curve(metrics_csv: Path, out: Path) -> None:
     lower.set_xlabel("optimizer step")
 
     if losses.size:
-        upper.plot(steps, losses, color=TRAIN, linewidth=1.2, label=f"training, last {losses[-1]:.3g}")
+        upper.plot(
+            steps,
+            losses,
+            color=TRAIN,
+            linewidth=1.2,
+            label=f"training, as minimised (dropout, smoothing), last {losses[-1]:.3g}",
+        )
     if validation.size:
         label = f"validation, best {np.nanmin(validation):.3g}"
         upper.plot(validation_steps, validation, "o-", color=VALIDATION, linewidth=1.6, markersize=4, label=label)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from triform.data.order import Order, held_out_batches
+from triform.data.order import Order, cut, held_out_batches
 from triform.data.prepare import Prepared
 from triform.data.stream import Collate, Examples, From, HeldOut, MicroBatches, as_it_is, follow_parent
 
@@ -81,6 +81,8 @@ class DataModule(pl.LightningDataModule):
     def loader(self, split: str) -> DataLoader:
         """Every example of a split once, over all ranks, in batches of the size of a training micro-batch.
 
+        With `overfit` the one batch that is trained on instead, so that figures say whether it has been learnt.
+
         Raises:
             ValueError: there is no such split.
         """
@@ -90,6 +92,11 @@ class DataModule(pl.LightningDataModule):
                 f"give data.{split}_files or name one of these"
             )
         world, rank = self._place()
+        if self.overfit:
+            learnt = Examples(self.prepared.splits["train"], self.seq_len, self.seed, train=True)
+            return self._loader(
+                HeldOut(learnt, [cut(self.order.batch(0)[1], world, 1, rank, 0)], self.collate), From(0, 1)
+            )
         examples = Examples(self.prepared.splits[split], self.seq_len, self.seed, train=False)
         parts = world * self.accumulate
         batches = held_out_batches(examples.lengths, self.batch_size, self.batch_tokens, parts)[rank::world]

@@ -2,6 +2,7 @@
 
 import logging
 import random
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from triform.tasks.objective import Model, Objective
 from triform.tasks.task import Task
 from triform.training.agreement import Agreement
 from triform.training.averages import averaged
-from triform.training.budget import Budget, budget
+from triform.training.budget import ENDLESS, Budget, budget
 from triform.training.checkpoints import AtomicCheckpointIO, Checkpoints, newest, read_checkpoint, sweep
 from triform.training.codes import PREEMPTED
 from triform.training.hardware import device_type, matmul_ceiling, pick_precision, rank
@@ -113,6 +114,7 @@ def fit(
     if rank() == 0:
         sweep(folder / "checkpoints")
         tell_cut(prepared, objective, data.seq_len)
+        tell_start(settings, folder, data, limits)
     record = _record(settings, folder, data, model_factory, objective, limits)
     checkpoints = Checkpoints(
         folder / "checkpoints", *objective.monitor, settings.save_interval, settings.val_interval, limits
@@ -130,6 +132,8 @@ def fit(
     with preemption:
         try:
             start = newest(checkpoints.folder) if resume else None
+            if start is not None and rank() == 0:
+                print(f"going on from {start}", file=sys.stderr)
             trainer.fit(task, datamodule=data, ckpt_path=start, weights_only=True)
             if checkpoints.validation_missed:  # the run was resumed after its last step
                 trainer.validate(task, datamodule=data, verbose=False)
@@ -141,6 +145,18 @@ def fit(
             return PREEMPTED
     record.finished(trainer, split, task.measured, checkpoints.best_step, checkpoints.best)
     return 0
+
+
+def tell_start(settings: TrainerSettings, folder: Path, data: DataModule, limits: Budget) -> None:
+    """Say what is about to be trained, and where it can be watched."""
+    processes = settings.devices * settings.num_nodes
+    cut = f" in {processes * settings.accumulate} parts" if processes * settings.accumulate > 1 else ""
+    steps = "until the time is up" if limits.max_steps >= ENDLESS else f"{limits.max_steps:,} steps"
+    print(
+        f"{len(data.order.lengths):,} training examples, {steps} of {data.order.steps_per_epoch:,} an epoch{cut};"
+        f" {processes} x {device_type(settings.accelerator)}, {torch.get_num_threads()} threads each; in {folder}",
+        file=sys.stderr,
+    )
 
 
 def tell_cut(prepared: Prepared, objective: Objective, seq_len: int) -> None:
