@@ -112,7 +112,7 @@ def test_two_ranks_stop_and_go_on_as_one(tmp_path: Path, whole: Any) -> None:
 
 
 def test_a_run_whose_last_update_breaks_the_weights_fails(tmp_path: Path) -> None:
-    folder = make(tmp_path, "decoder", "trainer.max_steps=1", "scheduler.warmup_steps=0", "optimizer.lr=inf")
+    folder = make(tmp_path, "decoder", "trainer.max_steps=1", "scheduler.warmup_steps=0", "optimizer.lr=1e300")
     assert run(folder) == 1
     assert "weights" in json.loads(folder.summary.read_text())["error"]
 
