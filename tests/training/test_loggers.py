@@ -36,7 +36,9 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def record(folder: Path, home: Path, mode: str = "auto", before: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+def record(
+    folder: Path, home: Path, mode: str = "auto", before: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Record three steps in a process of its own; whoever asks on standard input is refused an answer."""
     folder.mkdir(exist_ok=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
