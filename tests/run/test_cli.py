@@ -65,7 +65,7 @@ REFUSED = [
     (["name=../x"], ["name=../x cannot name a folder"]),
     (["name='a b'"], ["name=a b cannot name a folder"]),
     # relations and machine
-    (["data.seq_len=65"], ["data.seq_len=65 is beyond model.max_seq_len=64"]),
+    (["data.seq_len=257"], ["data.seq_len=257 is beyond model.max_seq_len=256"]),
     (
         ["model.max_seq_len=128", "model.decoder.max_seq_len=32"],
         ["data.seq_len=48 is beyond model.decoder.max_seq_len=32"],
