@@ -68,7 +68,7 @@ REFUSED = [
     (["data.seq_len=257"], ["data.seq_len=257 is beyond model.max_seq_len=256"]),
     (
         ["model.max_seq_len=128", "model.decoder.max_seq_len=32"],
-        ["data.seq_len=48 is beyond model.decoder.max_seq_len=32"],
+        ["data.seq_len=64 is beyond model.decoder.max_seq_len=32"],
     ),
     (["model=encoder"], ["Seq2Seq does not train model=encoder", "model=encoder_decoder"]),
     (["task=causal_lm"], ["CausalLM learns from text, not from data of kind pairs", "task=seq2seq"]),
