@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -9,8 +11,8 @@ from triform.layers.placement import DeepNorm, Depth, PostNorm, PreNorm, Sandwic
 def test_each_as_its_formula() -> None:
     x, sublayer = torch.randn(2, 7, 24), nn.Linear(24, 24)
     post, pre, sandwich, deep = (
-        placement(d_model=24, norm=nn.LayerNorm, dropout=0.0, depth=Depth(2))
-        for placement in (PostNorm, PreNorm, SandwichNorm, DeepNorm)
+        placement(d_model=24, norm=nn.LayerNorm, dropout=0.0, depth=Depth(2), is_first=True)
+        for placement in (PostNorm, partial(PreNorm, first_norm=True), SandwichNorm, DeepNorm)
     )
     for placement in (post, pre, sandwich, deep):
         nn.init.normal_(placement.norm.weight)
@@ -23,8 +25,20 @@ def test_each_as_its_formula() -> None:
 
 def test_dropout_falls_on_the_sublayer_not_on_the_shortcut() -> None:
     x = torch.randn(2, 7, 24)
-    out = PreNorm(d_model=24, norm=nn.LayerNorm, dropout=0.5, depth=Depth(2))(x, torch.ones_like)
+    place = {"d_model": 24, "norm": nn.LayerNorm, "dropout": 0.5, "depth": Depth(2)}
+    out = PreNorm(**place, is_first=True, first_norm=True)(x, torch.ones_like)
     assert (out - x).round().unique().tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("first_norm", [True, False])
+def test_the_first_sublayer_of_a_stack_may_do_without_its_norm(first_norm: bool) -> None:
+    model = build("encoder", "model/placement=pre", f"model.placement.first_norm={str(first_norm).lower()}")
+    first, *others = [module for layer in model.stack.layers for module in (layer.attn_residual, layer.ff_residual)]
+    assert isinstance(first.norm, nn.LayerNorm) == first_norm
+    assert all(isinstance(other.norm, nn.LayerNorm) for other in others)
+    if not first_norm:
+        x = torch.randn(2, 7, 24)
+        torch.testing.assert_close(first(x, torch.square), x + x.square())
 
 
 @pytest.mark.parametrize("placement", ["parallel", "parallel_norms"])
@@ -45,7 +59,7 @@ def test_parallel_sublayers_read_the_same_stream(placement: str) -> None:
 
 def test_deepnorm_has_the_constants_of_the_paper() -> None:
     def constants(depth: Depth) -> tuple[float, float]:
-        placement = DeepNorm(d_model=24, norm=nn.LayerNorm, dropout=0.0, depth=depth)
+        placement = DeepNorm(d_model=24, norm=nn.LayerNorm, dropout=0.0, depth=depth, is_first=True)
         return placement.alpha, placement.beta
 
     assert constants(Depth(18)) == pytest.approx((36**0.25, 144**-0.25))

@@ -19,7 +19,7 @@ def gradients(head: LanguageModelHead, hidden: torch.Tensor, labels: torch.Tenso
 @pytest.fixture
 def head() -> LanguageModelHead:
     torch.manual_seed(0)
-    return LanguageModelHead(TokenEmbedding(37, 24, scaled=False), tied=True, bias=True, scaled=False, softcap=None)
+    return LanguageModelHead(TokenEmbedding(37, 24, scaled=False), tied=True, bias=True, scaled=False, softcap=None, transform=None)
 
 
 def test_loss_in_pieces_equals_loss_at_once(head: LanguageModelHead, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_no_label_is_a_loss_of_zero_with_zero_gradients(head: LanguageModelHead)
 
 def test_untied_has_its_own_projection() -> None:
     embedding = TokenEmbedding(37, 24, scaled=False)
-    head = LanguageModelHead(embedding, tied=False, bias=False, scaled=False, softcap=None)
+    head = LanguageModelHead(embedding, tied=False, bias=False, scaled=False, softcap=None, transform=None)
     hidden = torch.randn(2, 7, 24)
     torch.testing.assert_close(head(hidden), hidden @ head.projection.weight.T)
     assert [name for name, _ in head.named_parameters()] == ["projection.weight"]

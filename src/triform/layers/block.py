@@ -18,7 +18,7 @@ class Block(nn.Module):
     Vaswani et al. 2017, section 3.1.
 
     Args:
-        residual: builds what surrounds each sublayer: shortcut, norm and dropout.
+        residual: builds what surrounds a sublayer: shortcut, norm and dropout; told whether it is the block's first.
         layer_drop: decides in training which rows skip the layer.
     """
 
@@ -27,19 +27,19 @@ class Block(nn.Module):
         attention: nn.Module,
         cross_attention: nn.Module | None,
         feed_forward: nn.Module,
-        residual: Callable[[], Placement],
+        residual: Callable[[bool], Placement],
         layer_drop: nn.Module,
     ) -> None:
         super().__init__()
-        self.attention, self.attn_residual = attention, residual()
+        self.attention, self.attn_residual = attention, residual(True)
         self.parallel, self.shares_norm = self.attn_residual.parallel, self.attn_residual.shares_norm
         if cross_attention is not None:
             self.cross_attention = cross_attention
         self.feed_forward = feed_forward
         if not self.shares_norm:
             if cross_attention is not None:
-                self.cross_residual = residual()
-            self.ff_residual = residual()
+                self.cross_residual = residual(False)
+            self.ff_residual = residual(False)
         for sublayer in self.children():
             if not isinstance(sublayer, Placement):
                 self.attn_residual.prepare(sublayer)

@@ -1,7 +1,7 @@
 """Where the norm stands around a sublayer, and how its output joins the residual stream.
 
-A block builds one for each sublayer, with `d_model`, the `norm` and `dropout` of the model, and the `depth` of its
-stack.
+A block builds one for each sublayer, with `d_model`, the `norm` and `dropout` of the model, the `depth` of its stack,
+and whether it is the first in it.
 """
 
 from abc import abstractmethod
@@ -32,6 +32,7 @@ class Placement(nn.Module):
         norm: builds a norm of a given width.
         dropout: share of the sublayer's output set to zero in training.
         depth: see `Depth`.
+        is_first: whether this is the first sublayer of its stack.
     """
 
     needs_final_norm = False
@@ -41,7 +42,7 @@ class Placement(nn.Module):
     shares_norm = False
     """Whether the first one serves all sublayers of a block."""
 
-    def __init__(self, d_model: int, norm: Norm, dropout: float, depth: Depth) -> None:
+    def __init__(self, d_model: int, norm: Norm, dropout: float, depth: Depth, is_first: bool) -> None:
         super().__init__()
         self.norm = norm(d_model)
         self.dropout = nn.Dropout(dropout)
@@ -62,9 +63,21 @@ class PostNorm(Placement):
 
 
 class PreNorm(Placement):
-    """x + dropout(sublayer(norm(x))); the stack ends with a norm (GPT-2; Xiong et al. 2020)."""
+    """x + dropout(sublayer(norm(x))); the stack ends with a norm (GPT-2; Xiong et al. 2020).
+
+    Args:
+        first_norm: whether the first sublayer of a stack has its norm; ModernBERT normalises the embedded tokens
+            (`model.embedding_norm`) instead.
+    """
 
     needs_final_norm = True
+
+    def __init__(
+        self, d_model: int, norm: Norm, dropout: float, depth: Depth, is_first: bool, *, first_norm: bool
+    ) -> None:
+        super().__init__(d_model, norm, dropout, depth, is_first)
+        if is_first and not first_norm:
+            self.norm = nn.Identity()
 
     def forward(self, x: Stream, sublayer: Callable[..., Tensor], *args: Any) -> Stream:
         return x + self.dropout(sublayer(self.norm(x), *args))
@@ -75,8 +88,8 @@ class SandwichNorm(Placement):
 
     needs_final_norm = True
 
-    def __init__(self, d_model: int, norm: Norm, dropout: float, depth: Depth) -> None:
-        super().__init__(d_model, norm, dropout, depth)
+    def __init__(self, d_model: int, norm: Norm, dropout: float, depth: Depth, is_first: bool) -> None:
+        super().__init__(d_model, norm, dropout, depth, is_first)
         self.out_norm = norm(d_model)
 
     def forward(self, x: Stream, sublayer: Callable[..., Tensor], *args: Any) -> Stream:
@@ -114,8 +127,8 @@ class DeepNorm(Placement):
 
     _SCALED = ("v_proj", "out_proj", "gate_proj", "up_proj", "down_proj")
 
-    def __init__(self, d_model: int, norm: Norm, dropout: float, depth: Depth) -> None:
-        super().__init__(d_model, norm, dropout, depth)
+    def __init__(self, d_model: int, norm: Norm, dropout: float, depth: Depth, is_first: bool) -> None:
+        super().__init__(d_model, norm, dropout, depth, is_first)
         n = depth.n_layers
         if depth.read_by is not None:
             both = (n**4 * depth.read_by) ** (1 / 16)

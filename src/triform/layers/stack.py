@@ -1,6 +1,7 @@
 """Blocks one after another, with positions before and, where the placement asks for it, a norm after."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from triform.layers.attention import head_width
 from triform.layers.block import Block
 from triform.layers.cache import KVCache
 from triform.layers.masks import AttentionMask
-from triform.layers.placement import Depth
+from triform.layers.placement import Depth, Placement
 from triform.layers.position.base import Position, count_positions
 from triform.layers.position.none import NoPosition
 from triform.layers.position.rotary import Rotary
@@ -88,12 +89,18 @@ class Stack(nn.Module):
         self.embedding_norm = nn.Identity() if embedding_norm is None else embedding_norm(d_model)
         self.dropout = nn.Dropout(dropout)
         depth = Depth(n_layers, reads, read_by)
+
+        def residual(layer: int, is_first: bool) -> Placement:
+            return placement(
+                d_model=d_model, norm=norm, dropout=dropout, depth=depth, is_first=is_first and layer == 0
+            )
+
         blocks = [
             Block(
                 attention=(attention.at_layer(i) if isinstance(attention, Alternate) else attention)(**heads),
                 cross_attention=None if cross_attention is None else cross_attention(**heads),
                 feed_forward=feed_forward(d_model=d_model, d_ff=d_ff),
-                residual=lambda: placement(d_model=d_model, norm=norm, dropout=dropout, depth=depth),
+                residual=partial(residual, i),
                 layer_drop=layer_drop(i, n_layers),
             )
             for i in range(n_layers)

@@ -28,13 +28,21 @@ class LanguageModelHead(nn.Module):
         bias: whether each token has a bias (BERT has one).
         scaled: multiply hidden states by d_model^(-1/2) first (T5 1.0, whose tied table has unit variance).
         softcap: bound that logits approach smoothly, softcap * tanh(logit / softcap) (Gemma 2: 30). None: no bound.
+        transform: builds what hidden states pass first, given their width (BERT: `Transform`). None: nothing.
 
     Raises:
         ValueError: `softcap` <= 0.
     """
 
     def __init__(
-        self, embedding: TokenEmbedding, *, tied: bool, bias: bool, scaled: bool, softcap: float | None
+        self,
+        embedding: TokenEmbedding,
+        *,
+        tied: bool,
+        bias: bool,
+        scaled: bool,
+        softcap: float | None,
+        transform: Callable[[int], nn.Module] | None,
     ) -> None:
         super().__init__()
         if softcap is not None and softcap <= 0:
@@ -50,6 +58,7 @@ class LanguageModelHead(nn.Module):
         if not tied:
             self.projection = nn.Linear(embedding.d_model, embedding.vocab_size, bias=False)
         self.bias = nn.Parameter(torch.zeros(embedding.vocab_size)) if bias else None
+        self.transform = nn.Identity() if transform is None else transform(embedding.d_model)
 
     @property
     def weight(self) -> Float[Tensor, "vocab_size d_model"]:
@@ -84,12 +93,35 @@ class LanguageModelHead(nn.Module):
 
     def project(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch n_tokens"]:
         factor = self.scale * self.multiplier
+        hidden = self.transform(hidden)
         logits = F.linear(hidden if factor == 1 else hidden * factor, self.weight, self.bias)[..., : self.n_tokens]
         return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
 
     def flops(self, seq_len: int) -> int:
-        """Of the forward pass over a row: a projection for each token."""
-        return 2 * self.weight.numel() * seq_len
+        """Of the forward pass over a row: a projection for each token, and what the transform has."""
+        inner = sum(m.weight.numel() for m in self.transform.modules() if isinstance(m, nn.Linear))
+        return 2 * (self.weight.numel() + inner) * seq_len
+
+
+class Transform(nn.Module):
+    """norm(activation(dense(hidden))), between an encoder and its projection (Devlin et al. 2019, and its code).
+
+    Args:
+        activation: builds the non-linearity.
+        norm: builds a norm of a given width.
+        bias: whether the projection has one.
+    """
+
+    def __init__(
+        self, d_model: int, *, activation: Callable[[], nn.Module], norm: Callable[[int], nn.Module], bias: bool
+    ) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_model, d_model, bias=bias)
+        self.activation = activation()
+        self.norm = norm(d_model)
+
+    def forward(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        return self.norm(self.activation(self.dense(hidden)))
 
 
 class ClassificationHead(nn.Module):

@@ -11,7 +11,7 @@ from triform.layers.feed_forward.plain import FeedForward
 from triform.layers.init import Normal, initialise
 
 D_MODEL, D_FF, EXPERTS = 24, 10, 5
-SWIGLU = partial(GatedFeedForward, activation=nn.SiLU, bias=False)
+SWIGLU = partial(GatedFeedForward, activation=nn.SiLU, bias=False, dropout=0.0)
 
 
 def mixture(**changes: Any) -> MixtureOfExperts:
@@ -179,7 +179,7 @@ def test_loads_are_relative_to_the_mean() -> None:
 
 
 def test_experts_may_be_of_any_kind() -> None:
-    layer = mixture(expert=partial(FeedForward, activation=nn.GELU, bias=True))
+    layer = mixture(expert=partial(FeedForward, activation=nn.GELU, bias=True, dropout=0.0))
     assert layer(torch.randn(2, 7, D_MODEL)).shape == (2, 7, D_MODEL)
 
 

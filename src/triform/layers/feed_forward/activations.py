@@ -9,3 +9,16 @@ class ReLUSquared(nn.Module):
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         return x.relu().square()
+
+
+def inner_dropout(layer: str, share: float) -> nn.Dropout:
+    """What stands behind a non-linearity.
+
+    Raises:
+        ValueError: `share` outside [0, 1).
+    """
+    if not 0 <= share < 1:
+        raise ValueError(
+            f"{layer}: dropout={share} is no share; set model.feed_forward.dropout to at least 0 and less than 1"
+        )
+    return nn.Dropout(share)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from triform.layers.feed_forward.activations import inner_dropout
+
 
 class GatedFeedForward(nn.Module):
     """down(activation(gate(x)) * up(x)) at every position (Shazeer 2020, https://arxiv.org/abs/2002.05202).
@@ -14,14 +16,21 @@ class GatedFeedForward(nn.Module):
     Args:
         activation: builds the non-linearity; SiLU makes SwiGLU.
         bias: whether the three projections have one.
+        dropout: share of the inner activations set to zero in training (T5: as everywhere).
+
+    Raises:
+        ValueError: `dropout` outside [0, 1).
     """
 
-    def __init__(self, d_model: int, d_ff: int, *, activation: Callable[[], nn.Module], bias: bool) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, *, activation: Callable[[], nn.Module], bias: bool, dropout: float
+    ) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.activation = activation()
+        self.dropout = inner_dropout(type(self).__name__, dropout)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(self.dropout(self.activation(self.gate_proj(x)) * self.up_proj(x)))

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from triform.layers.feed_forward.activations import inner_dropout
+
 
 class FeedForward(nn.Module):
     """down(activation(up(x))) at every position (Vaswani et al. 2017, section 3.3).
@@ -12,13 +14,20 @@ class FeedForward(nn.Module):
     Args:
         activation: builds the non-linearity.
         bias: whether both projections have one.
+        dropout: share of the inner activations set to zero in training (T5: as everywhere).
+
+    Raises:
+        ValueError: `dropout` outside [0, 1).
     """
 
-    def __init__(self, d_model: int, d_ff: int, *, activation: Callable[[], nn.Module], bias: bool) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, *, activation: Callable[[], nn.Module], bias: bool, dropout: float
+    ) -> None:
         super().__init__()
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.activation = activation()
+        self.dropout = inner_dropout(type(self).__name__, dropout)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        return self.down_proj(self.activation(self.up_proj(x)))
+        return self.down_proj(self.dropout(self.activation(self.up_proj(x))))
