@@ -53,6 +53,7 @@ class Decoder(nn.Module):
         embedding_norm: Factory | None = None,
         n_tokens: int | None = None,
     ) -> None:
+        self.arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
         self.vocab_size, self.d_model, self.max_seq_len = vocab_size, d_model, max_seq_len
         self.embedding = TokenEmbedding(

@@ -66,6 +66,7 @@ class EncoderDecoder(nn.Module):
         embedding_norm: Factory | None = None,
         n_tokens: int | None = None,
     ) -> None:
+        self.arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
         shared = {
             "n_layers": n_layers,

@@ -56,12 +56,12 @@ class Llama3Scaling(Scaling):
                 f"Llama3Scaling: low_freq_factor={low_freq_factor} is not between 0 and high_freq_factor="
                 f"{high_freq_factor}; set model.position.scaling.low_freq_factor below high_freq_factor"
             )
-        self.factor, self.original = factor, original_max_seq_len
-        self.low, self.high = low_freq_factor, high_freq_factor
+        self.factor, self.original_max_seq_len = factor, original_max_seq_len
+        self.low_freq_factor, self.high_freq_factor = low_freq_factor, high_freq_factor
 
     def __call__(self, frequencies: Float[Tensor, " n_pairs"], theta: float) -> Float[Tensor, " n_pairs"]:
-        turns = self.original * frequencies / (2 * math.pi)
-        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        turns = self.original_max_seq_len * frequencies / (2 * math.pi)
+        kept = ((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0, 1)
         return kept * frequencies + (1 - kept) * frequencies / self.factor
 
 
@@ -97,7 +97,7 @@ class YarnScaling(Scaling):
                 f"YarnScaling: beta_slow={beta_slow} is not between 0 and beta_fast={beta_fast}; set "
                 f"model.position.scaling.beta_slow below beta_fast"
             )
-        self.factor, self.original = factor, original_max_seq_len
+        self.factor, self.original_max_seq_len = factor, original_max_seq_len
         self.beta_fast, self.beta_slow = beta_fast, beta_slow
         self.attention_factor = 0.1 * math.log(factor) + 1 if attention_factor is None else attention_factor
 
@@ -105,7 +105,7 @@ class YarnScaling(Scaling):
         n_pairs = len(frequencies)
 
         def pair_that_turns(times: float) -> float:
-            return n_pairs * math.log(self.original / (times * 2 * math.pi)) / math.log(theta)
+            return n_pairs * math.log(self.original_max_seq_len / (times * 2 * math.pi)) / math.log(theta)
 
         first = max(math.floor(pair_that_turns(self.beta_fast)), 0)
         last = min(math.ceil(pair_that_turns(self.beta_slow)), 2 * n_pairs - 1)
