@@ -1,130 +1,189 @@
-"""From a prompt or a source to new tokens, one at a time."""
+"""From a prompt or a source to new tokens."""
 
-from collections.abc import Callable
+import math
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from triform.generation.sampling import Sampler, greedy
+from triform.generation.beam import BeamSearch
+from triform.generation.rows import PromptReader, Rows, TargetReader
+from triform.generation.sampling import Repetition, Sampler, greedy, random_numbers
 from triform.models.decoder import Decoder
 from triform.models.encoder_decoder import EncoderDecoder
+from triform.models.heads import ClassificationHead
 
-NextLogits = Callable[[Tensor], Float[Tensor, "batch vocab_size"]]
 
-
-@torch.no_grad()
 def generate(
     model: nn.Module,
     input_ids: Int[Tensor, "batch seq_len"],
     padding_mask: Bool[Tensor, "batch seq_len"] | None = None,
     *,
     max_new_tokens: int,
+    num_beams: int = 1,
     do_sample: bool = False,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    length_penalty: float = 1.0,
+    early_stopping: bool | str = False,
     eos_id: int | None = None,
     pad_id: int = 0,
     start_id: int | None = None,
     vocab_size: int | None = None,
     use_cache: bool = True,
     seed: int = 0,
-    num_beams: int = 1,
 ) -> Int[Tensor, "batch out_len"]:
-    """Greedy decoding, or sampling with `do_sample`; the model is in evaluation mode meanwhile.
+    """Greedy decoding, beam search, or sampling with `do_sample`; the model is in evaluation mode meanwhile.
 
     A decoder continues its prompts (padded on the left) and returns them with the new tokens behind. An
     encoder-decoder reads sources and returns target tokens, of which the first is `start_id`.
 
-    A row that has chosen `eos_id` is filled with `pad_id`. Ends after `max_new_tokens`, when every row has
-    ended, or when the model would have to read more than its `max_seq_len` tokens to go on.
+    A row that has chosen `eos_id` is filled with `pad_id` and costs nothing more. Ends after `max_new_tokens`, when
+    every row has ended, or when the model would have to read more than its `max_seq_len` tokens to go on. What a row
+    becomes does not depend on the rows beside it, also where it is drawn (see `random_numbers`).
+
+    To compile a step, compile the model in place before: `model.compile()`, or `model.decoder.compile()` of an
+    encoder-decoder.
 
     Args:
-        temperature, top_k, top_p: see `Sampler`.
+        num_beams: rows that beam search goes on with for each prompt or source; 1: greedy, or sampling.
+        temperature, top_k, top_p, min_p: see `Sampler`.
+        repetition_penalty: see `Repetition`; of the prompt and what follows. In beam search it changes
+            log-probabilities.
+        length_penalty, early_stopping: see `BeamSearch`.
         vocab_size: the tokenizer's; a token beyond it (a row that pads the table) is never chosen.
         use_cache: keep keys and values, so that a step costs one token and not all of them; the same tokens.
-        num_beams: 1; more is not implemented.
 
     Raises:
-        ValueError: an encoder-only model, `start_id` missing or a prompt padded on the right, a prompt longer
-            than `max_seq_len`, `max_new_tokens` < 1, `num_beams` other than 1, or see `Sampler`.
+        ValueError: an encoder-only model or one without token logits, `start_id` missing, a prompt that is empty,
+            padded on the right or longer than `max_seq_len`, ids or a mask that do not fit, `max_new_tokens` < 1,
+            `length_penalty` not finite, `num_beams` > 1 with `do_sample`; see also `Sampler`, `Repetition` and
+            `BeamSearch`.
     """
-    if num_beams != 1:
-        raise ValueError(f"generate: num_beams={num_beams}, but there is no beam search; set num_beams=1")
     if max_new_tokens < 1:
         raise ValueError(f"generate: max_new_tokens={max_new_tokens} asks for nothing; set it to at least 1")
-    choose = Sampler(temperature, top_k, top_p, seed, input_ids.device) if do_sample else greedy
+    if not math.isfinite(length_penalty):
+        raise ValueError(f"generate: length_penalty={length_penalty} is not finite; set it to a number, 0 for none")
+    if do_sample and num_beams > 1:
+        raise ValueError(f"generate: num_beams={num_beams} searches and do_sample draws; set num_beams=1, or do not draw")
+    search = BeamSearch(num_beams, length_penalty, early_stopping)
+    sampler = Sampler(temperature, top_k, top_p, min_p) if do_sample else None
+    plain = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    if not isinstance(plain, Decoder | EncoderDecoder):
+        raise ValueError(f"generate: {type(plain).__name__} writes no text; set model=decoder or model=encoder_decoder")
+    padding_mask = _checked(plain, input_ids, padding_mask, {"eos_id": eos_id, "start_id": start_id})
+
     was_training = model.training
     model.eval()
     try:
-        if isinstance(model, Decoder):
-            ids, n_steps, next_logits = _prompted(model, input_ids, padding_mask, max_new_tokens, use_cache)
-        elif isinstance(model, EncoderDecoder):
-            ids, n_steps, next_logits = _translating(
-                model, input_ids, padding_mask, start_id, max_new_tokens, use_cache
-            )
-        else:
-            raise ValueError(
-                f"generate: {type(model).__name__} writes no text; set model=decoder or model=encoder_decoder"
-            )
-        ended = torch.zeros_like(ids[:, 0], dtype=torch.bool)
-        for _ in range(n_steps):
-            logits = next_logits(ids)
-            if vocab_size is not None:
-                logits = logits[:, :vocab_size]
-            token = choose(logits).masked_fill(ended, pad_id)
-            ids = torch.cat((ids, token[:, None]), dim=1)
-            if eos_id is not None:
-                ended = ended | (token == eos_id)
-                if ended.all():
-                    break
-        return ids
+        with torch.inference_mode():
+            if isinstance(plain, Decoder):
+                n_steps = min(max_new_tokens, plain.max_seq_len - input_ids.shape[1] + 1)
+                begin, real = input_ids, padding_mask
+                capacity = input_ids.shape[1] + n_steps
+                reader = PromptReader(model, plain, padding_mask, capacity)
+            else:
+                n_steps = min(max_new_tokens, plain.decoder.max_seq_len)
+                begin, real = input_ids.new_full((len(input_ids), 1), start_id), None
+                capacity = 1 + n_steps
+                reader = TargetReader(plain, input_ids, padding_mask)
+            rows = Rows(begin, capacity, reader, plain.new_cache(capacity - 1) if use_cache else None)
+            repetition = None
+            if repetition_penalty != 1:
+                repetition = Repetition(repetition_penalty, begin, real, plain.vocab_size)
+            if num_beams > 1:
+                out = search(rows, n_steps, repetition, vocab_size, eos_id, pad_id)
+            else:
+                numbers = None if sampler is None else random_numbers(input_ids, padding_mask, n_steps, seed)
+                out = _write(rows, n_steps, sampler, numbers, repetition, vocab_size, eos_id, pad_id)
+        return out.clone()  # outside of inference mode: an ordinary tensor
     finally:
         model.train(was_training)
 
 
-def _prompted(
-    model: Decoder, input_ids: Tensor, padding_mask: Tensor | None, max_new_tokens: int, use_cache: bool
-) -> tuple[Tensor, int, NextLogits]:
-    """The ids to begin with, how many may follow, and what gives the logits of the next."""
-    length = input_ids.shape[1]
-    if length > model.max_seq_len:
+def _write(
+    rows: Rows,
+    n_steps: int,
+    sampler: Sampler | None,
+    numbers: Tensor | None,
+    repetition: Repetition | None,
+    vocab_size: int | None,
+    eos_id: int | None,
+    pad_id: int,
+) -> Tensor:
+    """One token after another for each row, greedily or by `numbers`."""
+    out: Tensor | None = None  # rows that have ended, beside those that have not; None: none has
+    going = torch.arange(len(rows), device=rows.memory.device)
+    for step in range(n_steps):
+        scores = rows.next_logits()[:, :vocab_size]
+        if repetition is not None:
+            scores = repetition(scores)
+        tokens = greedy(scores) if sampler is None or numbers is None else sampler(scores, numbers[:, step])
+        rows.append(tokens)
+        if repetition is not None:
+            repetition.add(tokens)
+        if eos_id is None:
+            continue
+        ended = tokens == eos_id
+        if not ended.any():
+            continue
+        if out is None:
+            out = torch.full_like(rows.memory, pad_id)
+        out[going[ended], : rows.length] = rows.ids[ended]
+        live = (~ended).nonzero()[:, 0]
+        if len(live) == 0:
+            return out[:, : rows.length]
+        going = going[live]
+        rows.select(live)
+        numbers = None if numbers is None else numbers[live]
+        if repetition is not None:
+            repetition.select(live)
+    if out is None:
+        return rows.ids
+    out[going, : rows.length] = rows.ids
+    return out[:, : rows.length]
+
+
+def _checked(
+    model: Decoder | EncoderDecoder, input_ids: Tensor, padding_mask: Tensor | None, others: dict[str, int | None]
+) -> Tensor | None:
+    """The mask; None where nothing is padded.
+
+    Raises:
+        ValueError: see `generate`.
+    """
+    what = "prompt" if isinstance(model, Decoder) else "source"
+    n_rows, length = input_ids.shape
+    if n_rows == 0 or length == 0:
+        raise ValueError(f"generate: input_ids are {n_rows} rows of {length} tokens; give at least one {what} of one token")
+    if isinstance(model.head, ClassificationHead):
         raise ValueError(
-            f"generate: a prompt of {length} tokens is longer than model.max_seq_len={model.max_seq_len}; shorten it"
+            "generate: ClassificationHead gives classes logits, and no tokens; take a model that was trained to write"
         )
-    if padding_mask is not None and not padding_mask[:, -1].all():
-        raise ValueError("generate: a prompt ends with padding; pad prompts on the left")
-    n_steps = min(max_new_tokens, model.max_seq_len - length + 1)
-    cache = model.new_cache(length + n_steps) if use_cache else None
-
-    def next_logits(ids: Tensor) -> Tensor:
-        new = ids if cache is None else ids[:, cache.length :]
-        padding = padding_mask
-        if padding is not None:
-            padding = torch.cat((padding, padding.new_ones(len(ids), ids.shape[1] - length)), dim=1)
-        return model.head(model(new, padding, cache=cache).hidden[:, -1])
-
-    return input_ids, n_steps, next_logits
-
-
-def _translating(
-    model: EncoderDecoder,
-    input_ids: Tensor,
-    padding_mask: Tensor | None,
-    start_id: int | None,
-    max_new_tokens: int,
-    use_cache: bool,
-) -> tuple[Tensor, int, NextLogits]:
-    """The ids to begin with, how many may follow, and what gives the logits of the next."""
-    if start_id is None:
+    if padding_mask is not None:
+        if padding_mask.shape != input_ids.shape or padding_mask.dtype != torch.bool:
+            raise ValueError(
+                f"generate: padding_mask is {padding_mask.dtype} {list(padding_mask.shape)}, but input_ids are "
+                f"{list(input_ids.shape)}; give a Bool for each id, True for real tokens"
+            )
+        padding_mask = None if padding_mask.all() else padding_mask
+    if isinstance(model, Decoder):
+        if length > model.max_seq_len:
+            raise ValueError(
+                f"generate: a prompt of {length} tokens is longer than model.max_seq_len={model.max_seq_len}; shorten it"
+            )
+        if padding_mask is not None and not padding_mask[:, -1].all():
+            raise ValueError("generate: a prompt ends with padding; pad prompts on the left")
+    elif others["start_id"] is None:
         raise ValueError("generate: an encoder-decoder needs start_id, the token its targets begin with in training")
-    memory = model.encode(input_ids, padding_mask)
-    n_steps = min(max_new_tokens, model.decoder.max_seq_len)
-    cache = model.new_cache(n_steps) if use_cache else None
-
-    def next_logits(ids: Tensor) -> Tensor:
-        new = ids if cache is None else ids[:, cache.length :]
-        return model.head(model.decode(new, memory, padding_mask, cache=cache).hidden[:, -1])
-
-    return input_ids.new_full((len(input_ids), 1), start_id), n_steps, next_logits
+    given = [("input_ids", int(input_ids.min())), ("input_ids", int(input_ids.max())), *others.items()]
+    for name, token in given:
+        if token is not None and not 0 <= token < model.vocab_size:
+            raise ValueError(
+                f"generate: {name}: token {token} is not one of model.vocab_size={model.vocab_size}; give ids of the "
+                f"model's tokenizer"
+            )
+    return padding_mask

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 Keys = Float[Tensor, "batch n_kv_heads kv_len head_dim"]
@@ -12,7 +12,8 @@ Project = Callable[[], tuple[Tensor, Tensor]]
 class GrowingCache:
     """For self-attention: the keys and values of every token so far.
 
-    Memory for `max_len` tokens is taken at the first use, when shape, type and device are known.
+    Memory for `max_len` tokens is taken at the first use, when shape, type and device are known, and is written in
+    place; what is read are views of the part that is filled. With a window too all are kept.
     """
 
     def __init__(self, max_len: int) -> None:
@@ -26,14 +27,31 @@ class GrowingCache:
             ValueError: more tokens than `max_len`.
         """
         k, v = project()
-        start, self.length = self.length, self.length + k.shape[2]
-        if self.length > self.max_len:
-            raise ValueError(f"KVCache: {self.length} tokens are more than its max_len={self.max_len}")
+        n_new = k.shape[2]
+        start, length = self.length, self.length + n_new
+        if length > self.max_len:
+            raise ValueError(f"KVCache: {length} tokens are more than its max_len={self.max_len}")
         if start == 0:
             shape = (*k.shape[:2], self.max_len, k.shape[3])
             self.k, self.v = k.new_empty(shape), v.new_empty(shape)
-        self.k[:, :, start : self.length], self.v[:, :, start : self.length] = k, v
-        return self.k[:, :, : self.length], self.v[:, :, : self.length]
+        self.k.narrow(2, start, n_new).copy_(k)
+        self.v.narrow(2, start, n_new).copy_(v)
+        self.length = length
+        return self.k.narrow(2, 0, length), self.v.narrow(2, 0, length)
+
+    def select(self, rows: Int[Tensor, " n_rows"]) -> None:
+        """Row i is henceforth what row `rows[i]` was; only more rows than before take new memory."""
+        if self.length:
+            self.k, self.v = self._selected(self.k, rows), self._selected(self.v, rows)
+
+    def _selected(
+        self, kept: Keys, rows: Int[Tensor, " n_rows"]
+    ) -> Float[Tensor, "n_rows n_kv_heads kv_len head_dim"]:
+        filled = kept.narrow(2, 0, self.length).index_select(0, rows)
+        fits = len(rows) <= len(kept)
+        kept = kept[: len(rows)] if fits else kept.new_empty((len(rows), *kept.shape[1:]))
+        kept.narrow(2, 0, self.length).copy_(filled)
+        return kept
 
 
 class FixedCache:
@@ -46,6 +64,12 @@ class FixedCache:
         if self.kept is None:
             self.kept = project()
         return self.kept
+
+    def select(self, rows: Int[Tensor, " n_rows"]) -> None:
+        """Row i is henceforth what row `rows[i]` was."""
+        if self.kept is not None:
+            k, v = self.kept
+            self.kept = k.index_select(0, rows), v.index_select(0, rows)
 
 
 class KVCache:
@@ -66,3 +90,14 @@ class KVCache:
     def length(self) -> int:
         """Tokens held."""
         return self.self_attention[0].length
+
+    def select(self, rows: Int[Tensor, " n_rows"], same_memory: bool = False) -> None:
+        """Row i is henceforth what row `rows[i]` was.
+
+        Args:
+            same_memory: both read the same memory, for every i, so that nothing kept of it need move.
+        """
+        for cache in self.self_attention:
+            cache.select(rows)
+        for memory_cache in () if same_memory else self.cross_attention:
+            memory_cache.select(rows)

@@ -1,0 +1,131 @@
+"""The rows of token ids that are being written, and how a model of each family reads them."""
+
+from abc import ABC, abstractmethod
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from triform.layers.cache import KVCache
+from triform.models.decoder import Decoder
+from triform.models.encoder_decoder import EncoderDecoder
+
+
+class Reader(ABC):
+    """How a model reads the tokens of rows, beside what else belongs to those rows."""
+
+    head: nn.Module
+
+    @abstractmethod
+    def read(
+        self, ids: Int[Tensor, "batch n_new"], length: int, cache: KVCache | None
+    ) -> Float[Tensor, "batch n_new d_model"]:
+        """Hidden states of the last tokens of rows that are `length` tokens long."""
+
+    @abstractmethod
+    def select(self, rows: Int[Tensor, " n_rows"], same_source: bool) -> None:
+        """See `Rows.select`."""
+
+
+class PromptReader(Reader):
+    """Prompts of a decoder, and what it has written behind them.
+
+    Args:
+        model: a `Decoder`, or what `torch.compile` made of it.
+        padding_mask: of the prompts; None: they have no padding.
+        capacity: tokens that a row may come to.
+    """
+
+    def __init__(
+        self, model: nn.Module, decoder: Decoder, padding_mask: Bool[Tensor, "batch seq_len"] | None, capacity: int
+    ) -> None:
+        self.model, self.head = model, decoder.head
+        self.padding: Tensor | None = None
+        if padding_mask is not None:  # spelled out once for all steps, as are the positions
+            n_rows, length = padding_mask.shape
+            self.padding = padding_mask.new_ones((n_rows, capacity))
+            self.padding[:, :length] = padding_mask
+            self.positions = self.padding.cumsum(dim=1) - self.padding.long()
+
+    def read(
+        self, ids: Int[Tensor, "batch n_new"], length: int, cache: KVCache | None
+    ) -> Float[Tensor, "batch n_new d_model"]:
+        if self.padding is None:
+            return self.model(ids, cache=cache).hidden
+        positions = self.positions[:, length - ids.shape[1] : length]
+        return self.model(ids, self.padding[:, :length], positions, cache=cache).hidden
+
+    def select(self, rows: Int[Tensor, " n_rows"], same_source: bool) -> None:
+        if self.padding is not None and not same_source:
+            self.padding = self.padding.index_select(0, rows)
+            self.positions = self.positions.index_select(0, rows)
+
+
+class TargetReader(Reader):
+    """Targets of an encoder-decoder, and the sources that they answer."""
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        source_ids: Int[Tensor, "batch src_len"],
+        padding_mask: Bool[Tensor, "batch src_len"] | None,
+    ) -> None:
+        self.model, self.head = model, model.head
+        self.memory, self.padding = model.encode(source_ids, padding_mask), padding_mask
+
+    def read(
+        self, ids: Int[Tensor, "batch n_new"], length: int, cache: KVCache | None
+    ) -> Float[Tensor, "batch n_new d_model"]:
+        return self.model.decode(ids, self.memory, self.padding, cache=cache).hidden
+
+    def select(self, rows: Int[Tensor, " n_rows"], same_source: bool) -> None:
+        if same_source:
+            return
+        self.memory = self.memory.index_select(0, rows)
+        if self.padding is not None:
+            self.padding = self.padding.index_select(0, rows)
+
+
+class Rows:
+    """Rows of token ids, all `length` tokens long, that grow by a token at a time.
+
+    Args:
+        begin: what stands in them at first.
+        capacity: tokens that a row may come to.
+        cache: keeps what the model made of tokens that it has read; None: it reads all of them each time.
+    """
+
+    def __init__(
+        self, begin: Int[Tensor, "batch begin_len"], capacity: int, reader: Reader, cache: KVCache | None
+    ) -> None:
+        self.memory = begin.new_empty((len(begin), capacity))
+        self.length = begin.shape[1]
+        self.memory[:, : self.length] = begin
+        self.reader, self.cache = reader, cache
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    @property
+    def ids(self) -> Int[Tensor, "batch length"]:
+        return self.memory[:, : self.length]
+
+    def next_logits(self) -> Float[Tensor, "batch vocab_size"]:
+        """Of the token that comes next in each row."""
+        read = 0 if self.cache is None else self.cache.length
+        return self.reader.head(self.reader.read(self.memory[:, read : self.length], self.length, self.cache)[:, -1])
+
+    def append(self, tokens: Int[Tensor, " batch"]) -> None:
+        """Each row goes on with a token."""
+        self.memory[:, self.length] = tokens
+        self.length += 1
+
+    def select(self, rows: Int[Tensor, " n_rows"], same_source: bool = False) -> None:
+        """Row i is henceforth what row `rows[i]` was; rows that are not named are gone, and cost nothing.
+
+        Args:
+            same_source: the two come from the same prompt or source, for every i.
+        """
+        self.memory = self.memory.index_select(0, rows)
+        self.reader.select(rows, same_source)
+        if self.cache is not None:
+            self.cache.select(rows, same_source)

@@ -1,0 +1,289 @@
+"""Models that were trained before: folders of Hugging Face, exports, runs."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from triform.data.tokenizers import Tokenizer
+from triform.interop import ARCHITECTURES
+from triform.interop.architecture import Architecture, Settings
+from triform.interop.convert import to_ours, to_theirs
+from triform.interop.files import CONFIG, WEIGHTS, Tensors, local_folder, read_config
+from triform.models.describe import described
+from triform.models.weights import check_weights
+from triform.run.build import build
+from triform.run.compose import compose
+from triform.run.errors import BadInput, one_line
+from triform.run.folder import resolve_run
+
+OWN_TYPE = "triform"
+"""`model_type` in the config.json of a model that no published architecture fits."""
+IRRELEVANT = ("init", "layer_drop", "n_tokens")
+"""Keys of a model that change nothing of what it computes once it is trained."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model on disk.
+
+    Args:
+        folder: it is in.
+        node: the config that builds it, as `conf/model/*.yaml` has it.
+        trust: packages of the user's own that the config may name.
+    """
+
+    folder: Path
+    node: Mapping[str, Any]
+    trust: Sequence[str] = ()
+
+    def sketch(self) -> nn.Module:
+        """The model without weights, on the meta device."""
+        with torch.device("meta"):
+            model: nn.Module = build(self.node, self.trust, "model")()
+        return model
+
+    def weights(self) -> dict[str, Tensor]:
+        """Its parameters by name, as they are stored.
+
+        Raises:
+            ValueError: they are not those of the config, or not finite.
+        """
+        tensors = Tensors(self.folder)
+        where = str(self.folder / WEIGHTS)
+        model = self.sketch()
+        if self.architecture is not None:
+            return to_ours(self.architecture, model, self.settings, tensors, where)
+        weights = {name: tensors[name] for name in tensors}
+        check_weights(model, weights, where)
+        for name, value in weights.items():
+            if not bool(torch.isfinite(value).all()):
+                raise BadInput(f"{where} has numbers in {name} that are not finite; train or export it anew")
+        return weights
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Its tokenizer; None where the folder has none that the tokenizers library reads."""
+        return Tokenizer.load(self.folder) if (self.folder / "tokenizer.json").is_file() else None
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Its config.json."""
+        return read_config(self.folder)
+
+    @cached_property
+    def architecture(self) -> Architecture | None:
+        """Whose names its tensors have; None: triform's own."""
+        return None if self.config.get("model_type") == OWN_TYPE else architecture_of(self.config, self.folder)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Its config.json with what that leaves out."""
+        assert self.architecture is not None
+        return Settings(self.config, self.architecture.defaults, str(self.folder / CONFIG))
+
+
+def from_pretrained(
+    path: str | Path,
+    *,
+    max_seq_len: int | None = None,
+    dtype: torch.dtype | None = torch.float32,
+    trust: Sequence[str] = (),
+) -> tuple[nn.Module, Tokenizer | None]:
+    """Model, in evaluation mode on the CPU, and tokenizer of a folder or a hub's repository.
+
+    Of Hugging Face's architectures those of `triform.interop`; of triform's own, what `save_pretrained` wrote and
+    runs. Weights are read from safetensors, never unpickled, and the config builds only classes of triform, torch.nn
+    and what `trust` names.
+
+    Args:
+        path: a folder, a run, or a name such as "gpt2", which is downloaded.
+        max_seq_len: most tokens in a row, where positions are no table: rotary, T5's and such; None: as config.json.
+        dtype: of the weights; None: as they are stored.
+        trust: packages of your own that a config of triform's names.
+
+    Returns:
+        The tokenizer is None where the folder has no tokenizer.json.
+
+    Raises:
+        ValueError: the folder is no model that can be read here, in one line that says why.
+    """
+    if (Path(path).expanduser() / "config.yaml").is_file():
+        from triform.run.load import load
+
+        return load(path, trust)
+    found = open_pretrained(path, trust)
+    if max_seq_len is not None:
+        found = Pretrained(found.folder, {**found.node, "max_seq_len": max_seq_len}, trust)
+    weights = found.weights()
+    model = found.sketch()
+    model.to_empty(device="cpu")
+    model.load_state_dict(weights)
+    return model.to(dtype or next(iter(weights.values())).dtype).eval(), found.tokenizer()
+
+
+def open_pretrained(path: str | Path, trust: Sequence[str] = ()) -> Pretrained:
+    """A model on disk, its weights not yet read; see `from_pretrained`."""
+    folder = local_folder(path)
+    config = read_config(folder)
+    if config.get("model_type") == OWN_TYPE:
+        node = config.get("model")
+        if not isinstance(node, Mapping) or "_target_" not in node:
+            raise BadInput(f"{folder / CONFIG} describes no model; put the file back as it was exported")
+        return Pretrained(folder, node, trust)
+    architecture = architecture_of(config, folder)
+    settings = Settings(config, architecture.defaults, str(folder / CONFIG))
+    return Pretrained(folder, _node(architecture, settings, Tensors(folder)), trust)
+
+
+def architecture_of(config: Mapping[str, Any], folder: Path) -> Architecture:
+    """Which one a config.json is of.
+
+    Raises:
+        BadInput: it names none, or one that is not supported.
+    """
+    named = config.get("architectures") or []
+    for architecture in ARCHITECTURES:
+        if named[:1] and named[0] in architecture.classes:
+            return architecture
+    what = ", ".join(map(str, named)) or f"model_type={config.get('model_type')!r}"
+    known = ", ".join(name for architecture in ARCHITECTURES for name in architecture.classes)
+    raise BadInput(f"{folder / CONFIG}: architecture {what} is not supported; supported: {known}")
+
+
+def _node(architecture: Architecture, settings: Settings, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The model's config: a preset of `conf/model/` with what config.json says otherwise."""
+    try:
+        choice = architecture.read(settings, tensors)
+        overrides = [f"{key}={_word(value)}" for key, value in choice.overrides.items()]
+        node: dict[str, Any] = compose(["experiment=none", f"model={choice.preset}", *overrides])["model"]
+    except (KeyError, TypeError, ZeroDivisionError) as error:
+        raise BadInput(f"{settings.where}: {one_line(error)}; fetch the file again") from error
+    return node
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def save_pretrained(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
+    """Write config.json and weights to a new folder, as `transformers` reads them where it has such a model.
+
+    A model that no published architecture fits is written with triform's own names and config; `triform.load` and
+    `from_pretrained` read both.
+
+    Args:
+        tokenizer: is written beside them, and config.json names its special tokens.
+
+    Raises:
+        ValueError: the folder exists and is not empty, or the model has a part that no config can name.
+    """
+    node = described(model)
+    found = published(model, node)
+    if found is None:
+        config = {"model_type": OWN_TYPE, "architectures": [type(model).__name__], "model": node}
+        tensors = {name: value.detach().contiguous() for name, value in model.named_parameters()}
+    else:
+        architecture, settings = found
+        config = {**settings.given, **_special_tokens(architecture, settings, tokenizer)}
+        tensors = to_theirs(architecture, model, Settings(config, {}, settings.where))
+    with _new_folder(Path(folder).expanduser()) as partial:
+        (partial / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
+        if tokenizer is not None:
+            tokenizer.save(partial)
+
+
+def published(model: nn.Module, node: Mapping[str, Any]) -> tuple[Architecture, Settings] | None:
+    """The first published architecture that computes the same as this model, and its config.json; None: there is none.
+
+    What an architecture writes down is read back, and must describe the same model.
+    """
+    for architecture in ARCHITECTURES:
+        try:
+            written = architecture.write(model, node)
+            if written is None:
+                continue
+            config = {"model_type": architecture.model_type, "torch_dtype": _dtype(model), **written}
+            config.setdefault("architectures", [architecture.classes[0]])
+            settings = Settings(config, architecture.defaults, CONFIG)
+            tensors = to_theirs(architecture, model, settings)
+            with torch.device("meta"):
+                again = build(_node(architecture, settings, tensors), (), "model")()
+        except (LookupError, AttributeError, TypeError, ValueError):
+            continue
+        if _essence(described(again)) == _essence(node):
+            return architecture, Settings(config, {}, CONFIG)
+    return None
+
+
+def _essence(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model computes in evaluation, without what only training or speed knows of."""
+    rescales = str(node["init"].get("_target_")).endswith(".MuP")
+    kept = {key: value for key, value in node.items() if key not in IRRELEVANT or (rescales and key == "init")}
+    return _without_rates(kept)
+
+
+def _without_rates(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: _without_rates(one)
+            for key, one in value.items()
+            if key not in ("dropout", "weights_dropout", "kernel")
+        }
+    return value
+
+
+def _dtype(model: nn.Module) -> str:
+    return str(next(model.parameters()).dtype).removeprefix("torch.")
+
+
+def _special_tokens(architecture: Architecture, settings: Settings, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    if tokenizer is None:
+        return {}
+    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
+    if settings.get("is_encoder_decoder"):
+        ids["decoder_start_token_id"] = tokenizer.bos_id
+    return {key: value for key, value in ids.items() if key not in settings.given}
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder that is there whole, or not at all.
+
+    Raises:
+        BadInput: something is there already.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder} exists; name a new folder, nothing is overwritten")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield partial
+        partial.chmod(0o777 & ~_umask())
+        os.replace(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def run_folder(path: str | Path) -> Path | None:
+    """The run that a path names; None if it is none."""
+    try:
+        return resolve_run(path).path
+    except ValueError:
+        return None

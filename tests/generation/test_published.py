@@ -1,0 +1,76 @@
+"""The same tokens as `generate` of `transformers`, with the same weights."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.generation.published import END, PAD, START, decoders, encoder_decoders
+from tests.models.composed import ids
+from triform.generation import generate
+
+PADDING = torch.arange(7) < torch.tensor([[7], [4], [1]])
+FORMS = {"decoder": decoders, "encoder_decoder": encoder_decoders}
+
+forms = pytest.mark.parametrize("form", FORMS)
+ends = pytest.mark.parametrize("end", [None, END, 11, 20], ids="eos {}".format)
+
+
+@cache
+def models(form: str) -> tuple[nn.Module, Any]:
+    return FORMS[form]()
+
+
+def both(form: str, end: int | None, new: int = 12, seed: int = 0, **how: Any) -> tuple[Tensor, Tensor]:
+    """What ours and theirs make of a padded batch."""
+    ours, theirs = models(form)
+    padding = PADDING.flip(1) if form == "decoder" else PADDING
+    tokens = ids(3, 7, seed=seed).masked_fill(~padding, PAD)
+    written = generate(
+        ours, tokens, padding, max_new_tokens=new, eos_id=end, pad_id=PAD,
+        start_id=START if form == "encoder_decoder" else None, **how,
+    )  # fmt: skip
+    theirs.generation_config.eos_token_id = end
+    expected = theirs.generate(tokens, attention_mask=padding.long(), max_new_tokens=new, do_sample=False, **how)
+    return written, expected
+
+
+@ends
+@forms
+def test_greedy(form: str, end: int | None) -> None:
+    for seed in range(5):
+        assert torch.equal(*both(form, end, seed=seed))
+
+
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
+@pytest.mark.parametrize("num_beams", [2, 4])
+@ends
+@forms
+def test_beams(form: str, end: int | None, num_beams: int, length_penalty: float, early_stopping: bool | str) -> None:
+    how = {"num_beams": num_beams, "length_penalty": length_penalty, "early_stopping": early_stopping}
+    for seed in range(2):
+        assert torch.equal(*both(form, end, seed=seed, **how))
+
+
+@forms
+def test_beams_reach_the_end_early_and_late(form: str) -> None:
+    """Of the cases above some end before the last step, and some do not."""
+    widths = {both(form, end, num_beams=2, seed=seed)[0].shape[1] for end in (END, 11, 20) for seed in range(5)}
+    assert len(widths) > 2
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@forms
+def test_repetition_penalty(form: str, num_beams: int) -> None:
+    ours, _ = models(form)
+    for penalty in (1.5, 0.7):
+        for seed in range(3):
+            how = {"num_beams": num_beams, "repetition_penalty": penalty}
+            written, expected = both(form, None, seed=seed, **how)
+            row = slice(0, 1) if form == "decoder" else slice(None)  # theirs penalises the padding of a prompt
+            assert torch.equal(written[row], expected[row])
+    assert not torch.equal(written, both(form, None, seed=seed, num_beams=num_beams)[0])
+    assert not ours.training
