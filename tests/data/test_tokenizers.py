@@ -1,9 +1,10 @@
+import json
 from pathlib import Path
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from triform.data.tokenizers import BPE, SPECIAL_TOKENS, Byte, Char, Recipe, Tokenizer, Word
+from triform.data.tokenizers import BPE, SPECIAL_TOKENS, Byte, Char, Pretrained, Recipe, Tokenizer, Word
 
 CORPUS = ["hug pug pun bun hugs\n", "the hugs of a pug, the pun of a bun.\n"]
 HARD = "tab\tline\n  two  blanks [EOS] naïve ½ 😀 \x00 \r\n"
@@ -103,3 +104,54 @@ def test_a_broken_file_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ValueError, match=r"tokenizer\.json cannot be read .*; put it back as it was saved"):
         Tokenizer.load(tmp_path)
+
+
+def foreign(folder: Path, roles: dict[str, object] | None, file: str = "tokenizer_config.json") -> Path:
+    """A tokenizer of others: words, with the special tokens of LLaMA at other places than ours."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models, pre_tokenizers
+
+    backend = Backend(models.WordLevel({"a": 0, "<unk>": 1, "b": 2, "</s>": 3, "<s>": 4, "<mask>": 7}, "<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.add_special_tokens(["<unk>", "</s>", "<s>"])
+    backend.enable_truncation(1)
+    folder.mkdir(exist_ok=True)
+    backend.save(str(folder / "tokenizer.json"))
+    if roles is not None:
+        (folder / file).write_text(json.dumps(roles), encoding="utf-8")
+    return folder
+
+
+def test_a_tokenizer_of_others_keeps_its_special_tokens(tmp_path: Path) -> None:
+    roles = {"bos_token": {"content": "<s>", "lstrip": False}, "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = Tokenizer.load(foreign(tmp_path, roles, "special_tokens_map.json"))
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.mask_id) == (4, 3, 1, None)
+    assert (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id) == (3, 4, 3)  # served by others
+    assert tokenizer.vocab_size == 8  # ids are counted, not tokens: two are nobody's
+    assert tokenizer.ordinary_ids.tolist() == [0, 2, 7]
+    assert tokenizer.encode("a b <s>") == [0, 2, 1, 1, 1]  # written in text it is text; and nothing is cut off
+    assert tokenizer.pieces([4, 0]) == ["<s>", "a"]
+    tokenizer.save(tmp_path / "again")
+    again = Tokenizer.load(tmp_path / "again")
+    assert again.roles == tokenizer.roles
+    assert again.encode("b a") == [2, 0]
+
+
+def test_usual_names_serve_where_no_file_names_them(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(foreign(tmp_path, None))
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id) == (4, 3, 7)
+
+
+def test_a_role_without_a_token_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no token is named for bos, eos, cls, sep, pad; name them in"):
+        Tokenizer.load(foreign(tmp_path / "a", {"unk_token": 3, "mask_token": "<mask>"}))
+    with pytest.raises(ValueError, match=r"bos_token '<begin>' is not in the vocabulary"):
+        Tokenizer.load(foreign(tmp_path / "b", {"bos_token": "<begin>"}))
+
+
+def test_a_copy_of_a_tokenizer_is_the_same_recipe(tmp_path: Path) -> None:
+    first, second = (Pretrained(str(foreign(tmp_path / name, {"eos_token": "</s>"}))) for name in ("a", "b"))
+    assert repr(first) == repr(second)
+    assert first.train(iter(())).eos_id == 3
+    foreign(tmp_path / "b", {"eos_token": "<s>"})
+    assert repr(first) != repr(second)

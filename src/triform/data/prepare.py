@@ -181,8 +181,8 @@ class Prepared:
         whose bits per byte would leave out what they cost."""
         if self.kind != "text":
             return None
-        text = self.splits[split]
-        return None if (text.tokens == self.tokenizer.unk_id).any() else text.n_bytes
+        text, unknown = self.splits[split], self.tokenizer.unk_id
+        return None if unknown is not None and (text.tokens == unknown).any() else text.n_bytes
 
     @classmethod
     def open(cls, folder: Path, origin: Origin | None = None) -> "Prepared":

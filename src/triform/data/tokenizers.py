@@ -1,16 +1,35 @@
 """Tokenizers: recipes that are trained on the training split, and the one class that everything else uses."""
 
 import dataclasses
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, SupportsIndex, runtime_checkable
 
+import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]")  # their ids are 0 to 6
+ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
+"""What special tokens are for, in the order of `SPECIAL_TOKENS`."""
+_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+# What serves a role that a tokenizer of others has no token for: a text is begun and ended somehow, and padding is
+# never read. Nothing serves for an unknown or a masked token.
+_SERVES = {"bos": ("cls", "eos"), "eos": ("sep",), "cls": ("bos",), "sep": ("eos",), "pad": ("eos", "unk")}
+_KNOWN = {
+    "pad": ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>"),
+    "unk": ("[UNK]", "<unk>"),
+    "bos": ("[BOS]", "<s>", "<|begin_of_text|>", "<bos>", "<|endoftext|>"),
+    "eos": ("[EOS]", "</s>", "<|end_of_text|>", "<eos>", "<|endoftext|>", "<|im_end|>"),
+    "cls": ("[CLS]",),
+    "sep": ("[SEP]",),
+    "mask": ("[MASK]", "<mask>"),
+}
 
 
 class Tokenizer:
@@ -20,19 +39,54 @@ class Tokenizer:
     adds none; a task places them.
 
     Args:
-        backend: holds the seven `SPECIAL_TOKENS` at ids 0 to 6.
+        backend: does the work.
+        roles: the token of each of `ROLES` that it has one for; None: it holds `SPECIAL_TOKENS` at ids 0 to 6.
+
+    Raises:
+        ValueError: a role's token is not in the vocabulary, or none begins, ends or pads a text.
     """
 
-    pad_id, unk_id, bos_id, eos_id, cls_id, sep_id, mask_id = range(7)
+    pad_id: int
+    bos_id: int
+    eos_id: int
+    cls_id: int
+    sep_id: int
+    unk_id: int | None
+    mask_id: int | None
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        ids = [backend.token_to_id(token) for token in SPECIAL_TOKENS]
-        if ids != list(range(len(SPECIAL_TOKENS))):
-            raise ValueError(
-                f"Tokenizer: {', '.join(SPECIAL_TOKENS)} have ids {ids}; train it with them first, at 0 to 6"
-            )
+    def __init__(self, backend: tokenizers.Tokenizer, roles: Mapping[str, str] | None = None) -> None:
+        if roles is None:
+            ids = [backend.token_to_id(token) for token in SPECIAL_TOKENS]
+            if ids != list(range(len(SPECIAL_TOKENS))):
+                raise ValueError(
+                    f"Tokenizer: {', '.join(SPECIAL_TOKENS)} have ids {ids}; train it with them first, at 0 to 6"
+                )
+            roles = dict(zip(ROLES, SPECIAL_TOKENS, strict=True))
         backend.encode_special_tokens = True
         self.backend = backend
+        self.roles = dict(roles)
+        found: dict[str, int | None] = {role: self._id(role, roles.get(role)) for role in ROLES}
+        for role in (*_SERVES, *_SERVES):  # twice, as one may serve another
+            serving = (found[other] for other in _SERVES[role] if found[other] is not None)
+            found[role] = next(serving, None) if found[role] is None else found[role]
+        missing = [role for role in _SERVES if found[role] is None]
+        if missing:
+            raise ValueError(
+                f"Tokenizer: no token is named for {', '.join(missing)}; name them in tokenizer_config.json, such as "
+                '"eos_token": "</s>"'
+            )
+        for role, number in found.items():
+            setattr(self, f"{role}_id", number)
+
+    def _id(self, role: str, token: str | None) -> int | None:
+        if token is None:
+            return None
+        number = self.backend.token_to_id(token)
+        if number is None:
+            raise ValueError(
+                f"Tokenizer: {role}_token {token!r} is not in the vocabulary of tokenizer.json; name one that is"
+            )
+        return int(number)
 
     def encode(self, text: str) -> list[int]:
         return self.backend.encode(text, add_special_tokens=False).ids
@@ -47,21 +101,33 @@ class Tokenizer:
 
     def pieces(self, ids: Iterable[SupportsIndex]) -> list[str]:
         """Each id as a reader would write it, special tokens by their names: labels for pictures."""
-        specials = dict(enumerate(SPECIAL_TOKENS))
-        return [specials.get(int(i)) or self.backend.decode([int(i)]) for i in ids]
+        names = self.special_tokens
+        return [names.get(int(i)) or self.backend.decode([int(i)]) for i in ids]
 
-    @property
+    @cached_property
+    def special_tokens(self) -> dict[int, str]:
+        """The names of the tokens that stand for no text, by id."""
+        added = self.backend.get_added_tokens_decoder()
+        special = {number: token.content for number, token in added.items() if token.special}
+        return special | {int(self.backend.token_to_id(token)): token for token in self.roles.values()}
+
+    @cached_property
+    def ordinary_ids(self) -> np.ndarray:
+        """The ids of tokens that stand for text, ascending."""
+        return np.array(sorted(set(self.backend.get_vocab().values()) - self.special_tokens.keys()), dtype=np.int64)
+
+    @cached_property
     def vocab_size(self) -> int:
-        return self.backend.get_vocab_size()
+        """One more than the largest id."""
+        return max(self.backend.get_vocab().values()) + 1
 
     def save(self, folder: Path) -> None:
         """Writes what `load` and `transformers.PreTrainedTokenizerFast.from_pretrained` read."""
         folder.mkdir(parents=True, exist_ok=True)
         self.backend.save(str(folder / "tokenizer.json"))
-        names = ("pad_token", "unk_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token")
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            **dict(zip(names, SPECIAL_TOKENS, strict=True)),
+            **{f"{role}_token": token for role, token in self.roles.items()},
             "clean_up_tokenization_spaces": False,
             "split_special_tokens": True,  # tokenizer.json cannot say that specials in text are text
         }
@@ -69,6 +135,12 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
+        """Of a folder with tokenizer.json: one of ours, or one of `transformers`, whose special tokens
+        tokenizer_config.json or special_tokens_map.json names.
+
+        Raises:
+            ValueError: the folder has none, it cannot be read, or no token begins, ends or pads a text.
+        """
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise ValueError(f"Tokenizer: {path} does not exist; name a folder that `Tokenizer.save` wrote")
@@ -76,7 +148,28 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(f"Tokenizer: {path} cannot be read ({error}); put it back as it was saved") from error
-        return cls(backend)
+        backend.no_padding()
+        backend.no_truncation()
+        return cls(backend, _roles(folder, backend))
+
+
+def _roles(folder: Path, backend: tokenizers.Tokenizer) -> dict[str, str]:
+    """The special tokens that the files beside a tokenizer.json name, else those that are usual."""
+    named: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        try:
+            values = json.loads((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        for role in ROLES:
+            token = values.get(f"{role}_token") if isinstance(values, dict) else None
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                named[role] = token
+    if named:
+        return named
+    usual = {role: [t for t in tokens if backend.token_to_id(t) is not None] for role, tokens in _KNOWN.items()}
+    return {role: tokens[0] for role, tokens in usual.items() if tokens}
 
 
 @runtime_checkable
@@ -190,6 +283,28 @@ class Word:
         )
         backend.train_from_iterator(texts, trainer)
         return _finish(backend)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Pretrained:
+    """The tokenizer of a folder, as it is: one of ours or of Hugging Face (tokenizer.json).
+
+    Args:
+        path: the folder.
+
+    Raises:
+        ValueError: there is none, or it cannot be read.
+    """
+
+    path: str
+
+    def __repr__(self) -> str:
+        """By what the files hold, so that a copy in another folder is the same tokenizer."""
+        contents = [(Path(self.path) / name).read_bytes() for name in _FILES if (Path(self.path) / name).is_file()]
+        return f"Pretrained({hashlib.blake2b(b'|'.join(contents), digest_size=12).hexdigest()})"
+
+    def train(self, texts: Iterator[str]) -> Tokenizer:
+        return Tokenizer.load(Path(self.path))
 
 
 def _check_vocab_size(name: str, vocab_size: int, least: int) -> None:

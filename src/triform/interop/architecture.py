@@ -166,7 +166,7 @@ class Architecture(ABC):
         """
 
     @abstractmethod
-    def write(self, model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any] | None:
+    def write(self, model: Any, node: Mapping[str, Any]) -> dict[str, Any] | None:
         """The config.json of a model; None if it is surely not of this architecture.
 
         It need not look at everything: whoever calls it reads the result back and compares.

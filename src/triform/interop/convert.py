@@ -28,8 +28,11 @@ def to_ours(
     found: dict[str, Tensor] = {}
     for theirs, ours, join in partners(model, architecture.pairs(model, config)):
         stored = names.pop(theirs, None)
-        stored = next((names.pop(copy) for copy, of in copies.items() if of == theirs and copy in names), None) \
-            if stored is None else stored
+        stored = (
+            next((names.pop(copy) for copy, of in copies.items() if of == theirs and copy in names), None)
+            if stored is None
+            else stored
+        )
         if stored is None:
             raise ValueError(f"{where} has no {theirs}, which {architecture.name} has; fetch it again")
         tensor = weights[stored]

@@ -76,7 +76,7 @@ class LlamaLike(Architecture):
         """The keys of config.json for that."""
         return {}
 
-    def write(self, model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any] | None:
+    def write(self, model: Any, node: Mapping[str, Any]) -> dict[str, Any] | None:
         if "theta" not in node["position"] or "eps" not in node["norm"] or "tied" not in node["head"]:
             return None
         attention = model.stack.layers[0].attention

@@ -48,11 +48,10 @@ def rotary(config: Settings) -> dict[str, Any]:
     for key in _KEYS[kind]:
         if key not in given and key not in _OPTIONAL:
             raise ValueError(f"{where} has no {key}; fetch the file again")
-        value = given.get(key) if given.get(key) is not None else _OPTIONAL.get(key)
-        whole = key == "original_max_position_embeddings"
-        overrides[f"model.position.scaling.{_OURS.get(key, key)}"] = (
-            int(value) if whole else value if value is None else float(value)
-        )
+        value: Any = given.get(key) if given.get(key) is not None else _OPTIONAL.get(key)
+        if value is not None:
+            value = int(value) if key == "original_max_position_embeddings" else float(value)
+        overrides[f"model.position.scaling.{_OURS.get(key, key)}"] = value
     return overrides
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from triform.data.tokenizers import SPECIAL_TOKENS, Tokenizer
+from triform.data.tokenizers import Tokenizer
 from triform.layers.losses import CrossEntropy
 from triform.tasks.causal_lm import packed, token_measures
 from triform.tasks.objective import (
@@ -56,7 +56,12 @@ class MaskedLM(Objective):
     ) -> None:
         if not 0 < mask_share <= 1:
             raise ValueError(f"MaskedLM: mask_share={mask_share} is not in (0, 1]; set task.mask_share, 0.15 in BERT")
+        if tokenizer.mask_id is None:
+            raise ValueError(
+                "MaskedLM: this tokenizer has no token that hides another; choose one that has, such as tokenizer=bpe"
+            )
         self.mask_share, self.tokenizer, self.seed, self.seq_len = mask_share, tokenizer, seed, seq_len
+        self.mask_id = tokenizer.mask_id
         self.cross_entropy = CrossEntropy(0.0)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
@@ -115,7 +120,7 @@ class MaskedLM(Objective):
         epoch, index = key
         rng = np.random.default_rng([index] if epoch < 0 else [self.seed, epoch, index])
         labels, noisy = np.full_like(row, IGNORED), row.copy()
-        ordinary = np.flatnonzero(row >= len(SPECIAL_TOKENS))
+        ordinary = np.flatnonzero(np.isin(row, list(self.tokenizer.special_tokens), invert=True))
         if not len(ordinary):
             return noisy, labels
         chosen = ordinary[rng.random(len(ordinary)) < self.mask_share]
@@ -123,9 +128,10 @@ class MaskedLM(Objective):
             chosen = ordinary[rng.integers(len(ordinary), size=1)]
         labels[chosen] = row[chosen]
         fate = rng.random(len(chosen))
-        noisy[chosen[fate < 0.8]] = self.tokenizer.mask_id
+        noisy[chosen[fate < 0.8]] = self.mask_id
         swapped = chosen[fate >= 0.9]
-        noisy[swapped] = rng.integers(len(SPECIAL_TOKENS), self.tokenizer.vocab_size, size=len(swapped))
+        known = self.tokenizer.ordinary_ids
+        noisy[swapped] = known[rng.integers(len(known), size=len(swapped))]
         return noisy, labels
 
     def _text(self, ids: list[int]) -> str:
