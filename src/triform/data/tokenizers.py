@@ -109,7 +109,8 @@ class Tokenizer:
         """The names of the tokens that stand for no text, by id."""
         added = self.backend.get_added_tokens_decoder()
         special = {number: token.content for number, token in added.items() if token.special}
-        return special | {int(self.backend.token_to_id(token)): token for token in self.roles.values()}
+        ids = {token: self.backend.token_to_id(token) for token in self.roles.values()}
+        return special | {number: token for token, number in ids.items() if number is not None}
 
     @cached_property
     def ordinary_ids(self) -> np.ndarray:

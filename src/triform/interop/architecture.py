@@ -122,7 +122,7 @@ class Pair:
 
     ours: tuple[str, ...]
     theirs: str
-    join: Join = Join()
+    join: Join
 
 
 def pair(theirs: str, *ours: str, join: Join | None = None) -> Pair:

@@ -89,8 +89,8 @@ class Tensors(Mapping[str, Tensor]):
             pickles = sorted(p.name for kind in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(kind))
             if pickles:
                 raise ValueError(
-                    f"{folder} has its weights in {pickles[0]}, a pickle, which may run code when it is read; save them "
-                    f"with safetensors: model.save_pretrained(FOLDER) of a recent transformers writes {WEIGHTS}"
+                    f"{folder} has its weights in {pickles[0]}, a pickle, which may run code when it is read; save "
+                    f"them with safetensors: model.save_pretrained(FOLDER) of a recent transformers writes {WEIGHTS}"
                 )
             raise ValueError(f"{folder} has no {WEIGHTS} nor {INDEX}; fetch them again")
 

@@ -48,10 +48,10 @@ def rotary(config: Settings) -> dict[str, Any]:
     for key in _KEYS[kind]:
         if key not in given and key not in _OPTIONAL:
             raise ValueError(f"{where} has no {key}; fetch the file again")
-        value: Any = given.get(key) if given.get(key) is not None else _OPTIONAL.get(key)
-        if value is not None:
-            value = int(value) if key == "original_max_position_embeddings" else float(value)
-        overrides[f"model.position.scaling.{_OURS.get(key, key)}"] = value
+        number: Any = given.get(key) if given.get(key) is not None else _OPTIONAL.get(key)
+        if number is not None:
+            number = int(number) if key == "original_max_position_embeddings" else float(number)
+        overrides[f"model.position.scaling.{_OURS.get(key, key)}"] = number
     return overrides
 
 
