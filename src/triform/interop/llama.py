@@ -1,11 +1,13 @@
-"""LLaMA and what is built like it: Mistral, Qwen2, Qwen3, Gemma."""
+"""LLaMA and what is built like it: Mistral, Qwen2, Qwen3."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import nn
 
+from triform.interop.activations import activation_name, gated
 from triform.interop.architecture import Architecture, Choice, Pair, Settings, Weights, pair
+from triform.interop.layer_types import FULL, LOCAL, attention, kinds, windows
 from triform.interop.rotary import rotary, rotary_keys
 
 _LAYER, _THEIRS = "stack.layers.{}", "model.layers.{}"
@@ -26,7 +28,6 @@ PAIRS = (
     pair("lm_head", "head.projection"),
 )
 
-
 DEFAULTS = {
     "vocab_size": 32000,
     "num_key_value_heads": None,
@@ -45,56 +46,83 @@ class LlamaLike(Architecture):
 
     not_weights = r".*\.rotary_emb\.inv_freq"
     preset: ClassVar[str]
+    qk_norm: ClassVar[str | None] = None
+    """A part of `model/norm` for queries and keys."""
 
     def read(self, config: Settings, weights: Weights) -> Choice:
+        config.only(partial_rotary_factor=1.0)
         n_heads = config["num_attention_heads"]
-        head_dim = config.get("head_dim") or config["hidden_size"] // n_heads
+        values = {"weights_dropout": config["attention_dropout"], **self.attention_values(config)}
+        if self.qk_norm is not None:
+            values["qk_norm.eps"] = config["rms_norm_eps"]
         return Choice(
             self.preset,
             {
-                **rotary(config),
+                **self.positions(config),
+                **gated(config, "hidden_act"),
                 "model.d_model": config["hidden_size"],
                 "model.n_layers": config["num_hidden_layers"],
                 "model.n_heads": n_heads,
-                "model.n_kv_heads": config.get("num_key_value_heads") or n_heads,
-                "model.head_dim": head_dim,
+                "model.n_kv_heads": config["num_key_value_heads"] or n_heads,
+                "model.head_dim": config["head_dim"] or config["hidden_size"] // n_heads,
                 "model.d_ff": config["intermediate_size"],
                 "model.max_seq_len": config["max_position_embeddings"],
                 "model.vocab_size": config["vocab_size"],
                 "model.norm.eps": config["rms_norm_eps"],
                 "model.head.tied": config["tie_word_embeddings"],
-                "model.attention.weights_dropout": config["attention_dropout"],
+                **attention(config, self.windows(config), values, self.qk_norm),
                 **self.own(config),
             },
         )
 
+    def positions(self, config: Settings) -> dict[str, Any]:
+        """The choice of `model/position`."""
+        return rotary(config)
+
+    def windows(self, config: Settings) -> list[int | None]:
+        """The window of each layer, in tokens; None: it attends to all."""
+        return [None] * config["num_hidden_layers"]
+
+    def attention_values(self, config: Settings) -> dict[str, Any]:
+        """What attention has besides, by key of `Attention`."""
+        return {}
+
     def own(self, config: Settings) -> dict[str, Any]:
-        """Overrides for what this one has besides."""
+        """Overrides for what else this one has."""
         return {}
 
-    def own_keys(self, node: Mapping[str, Any]) -> dict[str, Any]:
-        """The keys of config.json for that."""
-        return {}
-
-    def write(self, model: Any, node: Mapping[str, Any]) -> dict[str, Any] | None:
+    def write(self, model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any] | None:
         if "theta" not in node["position"] or "eps" not in node["norm"] or "tied" not in node["head"]:
             return None
-        attention = model.stack.layers[0].attention
+        built = model.stack.layers[0].attention
+        part, windows = kinds(node)
         return {
             "vocab_size": node["vocab_size"],
             "hidden_size": node["d_model"],
             "num_hidden_layers": node["n_layers"],
-            "num_attention_heads": attention.n_heads,
-            "num_key_value_heads": attention.n_kv_heads,
-            "head_dim": attention.head_dim,
+            "num_attention_heads": built.n_heads,
+            "num_key_value_heads": built.n_kv_heads,
+            "head_dim": built.head_dim,
             "intermediate_size": node["d_ff"],
+            "hidden_act": activation_name(node["feed_forward"]),
             "max_position_embeddings": node["max_seq_len"],
             "rms_norm_eps": node["norm"]["eps"],
             "tie_word_embeddings": node["head"]["tied"],
-            "attention_dropout": node["attention"].get("weights_dropout", 0.0),
+            "attention_dropout": part["weights_dropout"],
             **rotary_keys(node["position"]),
-            **self.own_keys(node),
+            **self.own_keys(node, part, windows),
         }
+
+    def own_keys(
+        self, node: Mapping[str, Any], part: Mapping[str, Any], windows: Sequence[int | None]
+    ) -> dict[str, Any]:
+        """The keys of config.json for what this one has besides.
+
+        Args:
+            part: attention of a layer.
+            windows: of each layer.
+        """
+        return {}
 
     def pairs(self, model: nn.Module, config: Settings) -> Sequence[Pair]:
         return PAIRS
@@ -104,7 +132,10 @@ class LlamaLike(Architecture):
 
 
 class Llama(LlamaLike):
-    """Touvron et al. 2023 (https://arxiv.org/abs/2307.09288); Llama team 2024 (https://arxiv.org/abs/2407.21783)."""
+    """Touvron et al. 2023 (https://arxiv.org/abs/2307.09288); Llama team 2024 (https://arxiv.org/abs/2407.21783).
+
+    `pretraining_tp` changes rounding alone: it cuts the products into slices.
+    """
 
     name = "LLaMA"
     classes = ("LlamaForCausalLM",)
@@ -112,13 +143,93 @@ class Llama(LlamaLike):
     preset = "llama2_7b"
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS | {"attention_bias": False, "mlp_bias": False}
 
-    def own(self, config: Settings) -> dict[str, Any]:
-        config.only(hidden_act="silu")
-        return {"model.attention.bias": config["attention_bias"], "model.feed_forward.bias": config["mlp_bias"]}
+    def attention_values(self, config: Settings) -> dict[str, Any]:
+        return {"bias": config["attention_bias"]}
 
-    def own_keys(self, node: Mapping[str, Any]) -> dict[str, Any]:
+    def own(self, config: Settings) -> dict[str, Any]:
+        return {"model.feed_forward.bias": config["mlp_bias"]}
+
+    def own_keys(
+        self, node: Mapping[str, Any], part: Mapping[str, Any], windows: Sequence[int | None]
+    ) -> dict[str, Any]:
+        return {"attention_bias": part["bias"], "mlp_bias": node["feed_forward"]["bias"]}
+
+
+class Mistral(LlamaLike):
+    """Jiang et al. 2023 (https://arxiv.org/abs/2310.06825): LLaMA with a window, which later versions have not."""
+
+    name = "Mistral"
+    classes = ("MistralForCausalLM",)
+    model_type = "mistral"
+    preset = "mistral_7b"
+    defaults: ClassVar[Mapping[str, Any]] = DEFAULTS | {
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+    }
+
+    def windows(self, config: Settings) -> list[int | None]:
+        if config.get("layer_types"):
+            raise config.unsupported("layer_types", [None])
+        return [config["sliding_window"]] * config["num_hidden_layers"]
+
+    def own_keys(
+        self, node: Mapping[str, Any], part: Mapping[str, Any], windows: Sequence[int | None]
+    ) -> dict[str, Any]:
+        return {"sliding_window": windows[0]}
+
+
+class Qwen2(LlamaLike):
+    """Qwen team 2024 (https://arxiv.org/abs/2407.10671): LLaMA with biases for queries, keys and values."""
+
+    name = "Qwen2"
+    classes = ("Qwen2ForCausalLM",)
+    model_type = "qwen2"
+    preset = "qwen2_0_5b"
+    defaults: ClassVar[Mapping[str, Any]] = DEFAULTS | {
+        "vocab_size": 151936,
+        "num_key_value_heads": 32,
+        "max_position_embeddings": 32768,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    }
+
+    def windows(self, config: Settings) -> list[int | None]:
+        window = config["sliding_window"] if config["use_sliding_window"] else None
+        first = config["max_window_layers"]
+        n_layers = config["num_hidden_layers"]
+        return windows(config, window, [FULL if window is None or i < first else LOCAL for i in range(n_layers)])
+
+    def attention_values(self, config: Settings) -> dict[str, Any]:
+        return {"bias": True, "out_bias": False}
+
+    def own_keys(
+        self, node: Mapping[str, Any], part: Mapping[str, Any], windows: Sequence[int | None]
+    ) -> dict[str, Any]:
+        window = next((window for window in windows if window is not None), None)
         return {
-            "hidden_act": "silu",
-            "attention_bias": node["attention"]["bias"],
-            "mlp_bias": node["feed_forward"]["bias"],
+            "use_sliding_window": window is not None,
+            "sliding_window": window,
+            "max_window_layers": next((i for i, window in enumerate(windows) if window is not None), len(windows)),
+            "layer_types": [FULL if window is None else LOCAL for window in windows],
         }
+
+
+class Qwen3(Qwen2):
+    """Qwen team 2025 (https://arxiv.org/abs/2505.09388): norms of queries and keys instead of their biases."""
+
+    name = "Qwen3"
+    classes = ("Qwen3ForCausalLM",)
+    model_type = "qwen3"
+    preset = "qwen3_0_6b"
+    qk_norm = "rms"
+    defaults: ClassVar[Mapping[str, Any]] = Qwen2.defaults | {"head_dim": 128, "attention_bias": False}
+
+    def attention_values(self, config: Settings) -> dict[str, Any]:
+        return {"bias": config["attention_bias"]}
+
+    def own_keys(
+        self, node: Mapping[str, Any], part: Mapping[str, Any], windows: Sequence[int | None]
+    ) -> dict[str, Any]:
+        return {**super().own_keys(node, part, windows), "attention_bias": part["bias"]}
