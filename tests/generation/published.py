@@ -7,7 +7,7 @@ from torch import nn
 
 from tests.models.composed import build
 
-VOCAB_SIZE, END, PAD, START = 37, 3, 1, 2
+VOCAB_SIZE, END, PAD, START = 13, 3, 1, 2
 TOKENS = {"eos_token_id": END, "pad_token_id": PAD, "bos_token_id": None}
 LLAMA = {
     "lm_head": "head.projection",
@@ -48,8 +48,9 @@ def decoders() -> tuple[nn.Module, Any]:
         vocab_size=VOCAB_SIZE, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=48, **TOKENS,
     )  # fmt: skip
-    theirs = _randomised(LlamaForCausalLM(config))
-    ours = build("decoder", "model.n_kv_heads=2", "model.head.tied=false", "model.max_seq_len=48")
+    theirs = _randomised(LlamaForCausalLM(config), 0.25)
+    sizes = ("model.n_kv_heads=2", "model.head.tied=false", "model.max_seq_len=48")
+    ours = build("decoder", *sizes, vocab_size=VOCAB_SIZE)
     ours.load_state_dict(_renamed(theirs.state_dict(), LLAMA))
     return ours, theirs
 
@@ -63,12 +64,12 @@ def encoder_decoders() -> tuple[nn.Module, Any]:
         relative_attention_num_buckets=8, relative_attention_max_distance=20, feed_forward_proj="relu",
         dropout_rate=0.0, decoder_start_token_id=START, **TOKENS,
     )  # fmt: skip
-    theirs = _randomised(T5ForConditionalGeneration(config))
+    theirs = _randomised(T5ForConditionalGeneration(config), 0.6)
     ours = build(
         "encoder_decoder", "model/position=t5", "model.position.n_buckets=8", "model.position.max_distance=20",
         "model/norm=rms", "model/placement=pre", "model/feed_forward=relu", "model.feed_forward.bias=false",
         "model.attention.scale=1.0", "model.head_dim=8", "model.scale_embedding=false", "model.head.scaled=true",
-        "model.max_seq_len=48",
+        "model.max_seq_len=48", vocab_size=VOCAB_SIZE,
     )  # fmt: skip
     weights = {"embedding.table.weight": theirs.shared.weight}
     for stack in ("encoder", "decoder"):
@@ -80,10 +81,10 @@ def encoder_decoders() -> tuple[nn.Module, Any]:
     return ours, theirs
 
 
-def _randomised(model: Any) -> Any:
+def _randomised(model: Any, scale: float) -> Any:
     for i, parameter in enumerate(model.parameters()):
         noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(i))
-        parameter.data.copy_(1 + 0.3 * noise if parameter.ndim == 1 else 0.3 * noise)
+        parameter.data.copy_(1 + 0.3 * noise if parameter.ndim == 1 else scale * noise)
     return model.eval()
 
 

@@ -1,20 +1,21 @@
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.models.composed import VOCAB_SIZE, build, ids
+from tests.models.composed import PARTS as EVERY_PART
+from tests.models.composed import VOCAB_SIZE, build, chosen, ids
 from triform.generation import generate
+from triform.generation.decoding import _checked
+from triform.layers.cache import KVCache
+from triform.models.heads import ClassificationHead
+from triform.models.output import ModelOutput
 
-PARTS = [
-    ("model/position=sinusoidal",),
-    ("model/position=learned",),
-    ("model/position=rotary",),
-    ("model/position=none",),
-    ("model/attention=grouped_query",),
-    ("model/attention=sliding_window", "model.attention.window=3"),
-    ("model/attention=sliding_window", "model.attention.window=1"),
-    ("model.attention.kernel=eager",),
-]
+PARTS = [chosen(group, name) for group, name in EVERY_PART if group in ("attention", "position")]
+PARTS += [("model/attention=sliding_window", "model.attention.window=1"), ("model.attention.kernel=eager",)]
 SOURCE_PADDING = torch.arange(7) < torch.tensor([[7], [4], [1]])
 START = 2
 
@@ -24,54 +25,58 @@ def tiny(family: str, *overrides: str) -> nn.Module:
     return build(family, "model/init=xavier", *overrides)
 
 
-@pytest.mark.parametrize("parts", PARTS)
-@torch.no_grad()
-def test_decoder_with_a_cache_equals_without(parts: tuple[str, ...]) -> None:
-    """Token by token, by logits: equal choices alone could hide a difference."""
-    model, tokens = tiny("decoder", *parts), ids(3, 12)
-    padding = SOURCE_PADDING.flip(1)
-    padding = torch.cat((padding, torch.ones(3, 5, dtype=torch.bool)), dim=1)
-    cache = model.new_cache(12)
-    model(tokens[:, :7], padding[:, :7], cache=cache)
-    for i in range(7, 12):
-        cached = model(tokens[:, i : i + 1], padding[:, : i + 1], cache=cache).logits[:, -1]
-        whole = model(tokens[:, : i + 1], padding[:, : i + 1]).logits[:, -1]
-        torch.testing.assert_close(cached, whole, rtol=1e-5, atol=1e-5)
+same = cache(tiny)  # not to be changed
 
 
 @pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])
 @torch.no_grad()
-def test_encoder_decoder_with_a_cache_equals_without(parts: tuple[str, ...]) -> None:
-    model, source, target = tiny("encoder_decoder", *parts), ids(3, 7), ids(3, 6, seed=1)
-    memory, cache = model.encode(source, SOURCE_PADDING), model.new_cache(6)
-    whole = model(source, target, SOURCE_PADDING).logits
-    for i in range(6):
-        cached = model.decode(target[:, i : i + 1], memory, SOURCE_PADDING, cache=cache).logits
-        torch.testing.assert_close(cached[:, 0], whole[:, i], rtol=1e-5, atol=1e-5)
+def test_with_a_cache_equals_without(family: str, parts: tuple[str, ...]) -> None:
+    """By logits, token by token and in larger pieces: equal choices alone could hide a difference."""
+    model, tokens = same(family, *parts), ids(3, 12)
+    padding = torch.cat((SOURCE_PADDING.flip(1), torch.ones(3, 5, dtype=torch.bool)), dim=1)
+    read = model
+    if family == "encoder_decoder":
+        memory = model.encode(ids(3, 7, seed=1), SOURCE_PADDING)
+
+        def read(tokens: Tensor, padding: Tensor, cache: KVCache | None = None) -> ModelOutput:
+            return model.decode(tokens, memory, SOURCE_PADDING, padding, cache)
+
+    whole = read(tokens, padding).logits
+    for sizes in ([7, 1, 1, 1, 1, 1], [3, 4, 1, 2, 2], [12]):
+        kept, pieces = model.new_cache(12), []
+        for piece in tokens.split(sizes, dim=1):
+            so_far = padding[:, : kept.length + piece.shape[1]]
+            pieces += [read(piece, so_far, cache=kept).logits]
+        torch.testing.assert_close(torch.cat(pieces, dim=1)[padding], whole[padding], rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
 def test_a_prefix_may_come_through_the_cache() -> None:
-    model, tokens, prefix = tiny("decoder"), ids(2, 9), torch.tensor([5, 3])
+    model, tokens, prefix = same("decoder"), ids(2, 9), torch.tensor([5, 3])
     whole, cache = model(tokens, prefix_length=prefix).logits, model.new_cache(9)
     pieces = [model(part, prefix_length=prefix, cache=cache).logits for part in tokens.split([5, 1, 3], dim=1)]
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, rtol=1e-5, atol=1e-5)
 
 
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True, "temperature": 2.0, "top_p": 0.9},
+    "beams": {"num_beams": 3},
+    "penalised": {"repetition_penalty": 1.7},
+}
+ways = pytest.mark.parametrize("way", WAYS)
+
+
 @pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("do_sample", [False, True])
-def test_the_cache_changes_no_token(parts: tuple[str, ...], do_sample: bool) -> None:
-    decoder, both = tiny("decoder", *parts), tiny("encoder_decoder", *parts)
+@ways
+def test_the_cache_changes_no_token(way: str, parts: tuple[str, ...]) -> None:
+    """Though rows end, so that the others move in it."""
+    decoder, both = same("decoder", *parts), same("encoder_decoder", *parts)
     for model, padding in ((decoder, SOURCE_PADDING.flip(1)), (both, SOURCE_PADDING)):
         first, second = (
             generate(
-                model,
-                ids(3, 7),
-                padding,
-                max_new_tokens=9,
-                do_sample=do_sample,
-                start_id=START,
-                use_cache=use_cache,
+                model, ids(3, 7), padding, max_new_tokens=9, start_id=START, use_cache=use_cache, eos_id=9, **WAYS[way]
             )
             for use_cache in (True, False)
         )
@@ -79,15 +84,40 @@ def test_the_cache_changes_no_token(parts: tuple[str, ...], do_sample: bool) -> 
 
 
 @pytest.mark.parametrize("parts", PARTS)
-def test_a_row_alone_writes_what_it_writes_in_a_batch(parts: tuple[str, ...]) -> None:
-    decoder, both, tokens = tiny("decoder", *parts), tiny("encoder_decoder", *parts), ids(3, 7)
-    left = SOURCE_PADDING.flip(1)
-    prompted = generate(decoder, tokens, left, max_new_tokens=6)
-    translated = generate(both, tokens, SOURCE_PADDING, max_new_tokens=6, start_id=START)
+@ways
+def test_a_row_alone_writes_what_it_writes_in_a_batch(way: str, parts: tuple[str, ...]) -> None:
+    decoder, both, tokens = same("decoder", *parts), same("encoder_decoder", *parts), ids(3, 7)
+    left, how = SOURCE_PADDING.flip(1), {"max_new_tokens": 6, **WAYS[way]}
+    prompted = generate(decoder, tokens, left, **how)
+    translated = generate(both, tokens, SOURCE_PADDING, start_id=START, **how)
     for i in range(3):
         prompt, source = tokens[i][left[i]][None], tokens[i][SOURCE_PADDING[i]][None]
-        assert torch.equal(generate(decoder, prompt, max_new_tokens=6)[0, -6:], prompted[i, -6:])
-        assert torch.equal(generate(both, source, max_new_tokens=6, start_id=START)[0], translated[i])
+        assert torch.equal(generate(decoder, prompt, **how)[0, -6:], prompted[i, -6:])
+        assert torch.equal(generate(both, source, start_id=START, **how)[0], translated[i])
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])
+@ways
+def test_rows_that_end_leave_the_batch_and_change_nothing(way: str, family: str) -> None:
+    """Each end that occurs among those tokens in turn: no row is other than without the end, up to its own."""
+    model, tokens, n_rows = tiny(family), ids(6, 4), []
+    stack = model.stack if family == "decoder" else model.decoder
+    how = {"max_new_tokens": 8, "start_id": START, "pad_id": 1, **WAYS[way]}
+    begin = 4 if family == "decoder" else 1
+    endless = generate(model, tokens, **how)[:, begin:].tolist()
+    handle = stack.register_forward_pre_hook(lambda module, arguments: n_rows.append(len(arguments[0])))
+    for end in sorted({token for row in endless for token in row}):
+        n_rows.clear()
+        written = generate(model, tokens, eos_id=end, **how)[:, begin:].tolist()
+        if way != "beams":  # of which the end changes what is best
+            lengths = [row.index(end) + 1 if end in row else 8 for row in endless]
+            width = max(lengths)
+            assert written == [row[:n] + [1] * (width - n) for row, n in zip(endless, lengths, strict=True)]
+            assert n_rows == [sum(n > step for n in lengths) for step in range(width)]
+        else:
+            assert all(later <= before for before, later in pairwise(n_rows[1:]))
+            assert all(len(set(row[row.index(end) + 1 :])) <= 1 for row in written if end in row)
+    handle.remove()
 
 
 def test_greedy_follows_the_likeliest_token() -> None:
@@ -115,6 +145,14 @@ def test_the_seed_decides_what_is_drawn() -> None:
     assert torch.equal(drawn(1), drawn(1))
     assert not torch.equal(drawn(1), drawn(2))
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_equal_prompts_are_drawn_apart_and_a_row_by_itself() -> None:
+    model, prompt = tiny("decoder"), ids(2, 4)[[0, 1, 0, 0]]
+    how = {"max_new_tokens": 9, "do_sample": True, "temperature": 3.0}
+    together = generate(model, prompt, **how)
+    assert len(together.unique(dim=0)) == 4
+    assert torch.equal(generate(model, prompt[[1, 0, 0]], **how), together[[1, 0, 2]])
 
 
 class Scripted(nn.Module):
@@ -182,12 +220,30 @@ def test_leaves_the_mode_of_the_model_as_it_was() -> None:
     [
         ("encoder", {}, "Encoder writes no text; set model=decoder or model=encoder_decoder"),
         ("encoder_decoder", {}, "needs start_id"),
-        ("decoder", {"num_beams": 4}, "num_beams=4, but there is no beam search; set num_beams=1"),
         ("decoder", {"max_new_tokens": 0}, "max_new_tokens=0 asks for nothing"),
         ("decoder", {"do_sample": True, "temperature": -1.0}, "temperature=-1.0 is negative"),
         ("decoder", {"do_sample": True, "top_k": 0}, "top_k=0 leaves no token"),
         ("decoder", {"do_sample": True, "top_p": 0.0}, "top_p=0.0 is no share"),
         ("decoder", {"padding_mask": SOURCE_PADDING[:2]}, "ends with padding; pad prompts on the left"),
+        (
+            "decoder",
+            {"padding_mask": SOURCE_PADDING},
+            r"padding_mask is torch.bool \[3, 7\], but input_ids are \[2, 7\]",
+        ),
+        ("decoder", {"padding_mask": torch.ones(2, 7)}, r"padding_mask is torch.float32 .* give a Bool for each id"),
+        (
+            "decoder",
+            {"input_ids": ids(2, 0)},
+            "input_ids are 2 rows of 0 tokens; give at least one prompt of one token",
+        ),
+        ("decoder", {"input_ids": ids(0, 7)}, "input_ids are 0 rows of 7 tokens"),
+        ("decoder", {"input_ids": ids(2, 7) + 30}, r"input_ids: token \d+ is not one of model.vocab_size=37"),
+        ("decoder", {"input_ids": ids(2, 7) - 30}, r"input_ids: token -\d+ is not one of"),
+        ("decoder", {"vocab_size": 0}, "vocab_size=0 leaves no token; set it to that of the tokenizer"),
+        ("decoder", {"eos_id": 37}, "eos_id: token 37 is not one of"),
+        ("encoder_decoder", {"start_id": -1}, "start_id: token -1 is not one of"),
+        ("decoder", {"repetition_penalty": 0.0}, r"repetition_penalty=0\.0 is not positive"),
+        ("decoder", {"do_sample": True, "min_p": 2.0}, r"min_p=2\.0 is no share"),
         ("decoder", {"input_ids": ids(2, 17)}, r"17 tokens is longer than model\.max_seq_len=16"),
     ],
 )
@@ -195,3 +251,25 @@ def test_refuses_in_one_line(family: str, arguments: dict[str, object], message:
     with pytest.raises(ValueError, match=message) as error:
         generate(tiny(family), **{"input_ids": ids(2, 7), "max_new_tokens": 5} | arguments)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("mask", [SOURCE_PADDING, torch.ones(2, 7)])
+def test_refuses_a_mask_that_does_not_fit(mask: Tensor) -> None:
+    """Where no annotation is checked."""
+    with pytest.raises(
+        ValueError, match=r"padding_mask is torch\.\w+ \[\d, 7\], but input_ids are \[2, 7\]; give a Bool"
+    ):
+        _checked(tiny("decoder"), ids(2, 7), mask, {})
+
+
+def test_refuses_a_model_of_classes() -> None:
+    model = tiny("decoder")
+    model.head = ClassificationHead(model.embedding, n_classes=3, dropout=0.0)
+    with pytest.raises(ValueError, match="ClassificationHead gives classes logits, and no tokens"):
+        generate(model, ids(2, 7), max_new_tokens=5)
+
+
+def test_what_is_written_may_be_used_in_training() -> None:
+    """It is no tensor of inference mode."""
+    out = generate(tiny("decoder"), ids(1, 4), max_new_tokens=2)
+    assert not out.is_inference()

@@ -7,15 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.generation.published import END, PAD, START, decoders, encoder_decoders
-from tests.models.composed import ids
+from tests.generation.published import END, PAD, START, VOCAB_SIZE, decoders, encoder_decoders
 from triform.generation import generate
 
 PADDING = torch.arange(7) < torch.tensor([[7], [4], [1]])
 FORMS = {"decoder": decoders, "encoder_decoder": encoder_decoders}
 
 forms = pytest.mark.parametrize("form", FORMS)
-ends = pytest.mark.parametrize("end", [None, END, 11, 20], ids="eos {}".format)
+ends = pytest.mark.parametrize("end", [None, END, 11], ids="eos {}".format)
 
 
 @cache
@@ -23,11 +22,12 @@ def models(form: str) -> tuple[nn.Module, Any]:
     return FORMS[form]()
 
 
-def both(form: str, end: int | None, new: int = 12, seed: int = 0, **how: Any) -> tuple[Tensor, Tensor]:
+def both(form: str, end: int | None, new: int = 14, seed: int = 0, **how: Any) -> tuple[Tensor, Tensor]:
     """What ours and theirs make of a padded batch."""
     ours, theirs = models(form)
     padding = PADDING.flip(1) if form == "decoder" else PADDING
-    tokens = ids(3, 7, seed=seed).masked_fill(~padding, PAD)
+    tokens = torch.randint(4, VOCAB_SIZE, (3, 7), generator=torch.Generator().manual_seed(seed))
+    tokens = tokens.masked_fill(~padding, PAD)
     written = generate(
         ours, tokens, padding, max_new_tokens=new, eos_id=end, pad_id=PAD,
         start_id=START if form == "encoder_decoder" else None, **how,
@@ -40,26 +40,33 @@ def both(form: str, end: int | None, new: int = 12, seed: int = 0, **how: Any) -
 @ends
 @forms
 def test_greedy(form: str, end: int | None) -> None:
-    for seed in range(5):
+    for seed in range(3):
         assert torch.equal(*both(form, end, seed=seed))
 
 
-@pytest.mark.parametrize("early_stopping", [False, True, "never"])
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("num_beams", [2, 4])
 @ends
 @forms
-def test_beams(form: str, end: int | None, num_beams: int, length_penalty: float, early_stopping: bool | str) -> None:
-    how = {"num_beams": num_beams, "length_penalty": length_penalty, "early_stopping": early_stopping}
+def test_beams(form: str, end: int | None, num_beams: int, length_penalty: float) -> None:
     for seed in range(2):
-        assert torch.equal(*both(form, end, seed=seed, **how))
+        assert torch.equal(*both(form, end, seed=seed, num_beams=num_beams, length_penalty=length_penalty))
+
+
+@pytest.mark.parametrize("early_stopping", [True, "never"])
+@forms
+def test_when_a_search_stops(form: str, early_stopping: bool | str) -> None:
+    for length_penalty in (-1.0, 0.6, 2.0):
+        for end in (END, 11):
+            how = {"length_penalty": length_penalty, "early_stopping": early_stopping}
+            assert torch.equal(*both(form, end, num_beams=3, **how))
 
 
 @forms
-def test_beams_reach_the_end_early_and_late(form: str) -> None:
-    """Of the cases above some end before the last step, and some do not."""
-    widths = {both(form, end, num_beams=2, seed=seed)[0].shape[1] for end in (END, 11, 20) for seed in range(5)}
-    assert len(widths) > 2
+def test_some_beams_end_and_some_do_not(form: str) -> None:
+    """In the cases above, so that they say something."""
+    ended = [(both(form, end, num_beams=2, seed=seed)[0] == end).any(1) for end in (END, 11) for seed in range(2)]
+    assert torch.cat(ended).unique().tolist() == [False, True]
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

@@ -36,3 +36,42 @@ def test_layers_have_their_own() -> None:
     cache.of_layer(0)[0].through(lambda: projected(3))
     assert cache.length == 3
     assert cache.of_layer(1)[0].length == 0
+
+
+def test_rows_are_selected() -> None:
+    """Fewer, the same or more of them; what comes later follows what was."""
+    cache = KVCache(n_layers=2, max_len=5)
+    own, crossing = cache.of_layer(1)
+    (k, v), memory = projected(3), projected(4)
+    own.through(lambda: (k, v))
+    crossing.through(lambda: memory)
+    rows = [0, 1]
+    for chosen in ([1, 0], [0, 0, 1, 1, 1], [4, 0], [1]):
+        cache.select(torch.tensor(chosen))
+        rows = [rows[i] for i in chosen]
+    assert rows == [1]
+    new = torch.randn(1, 3, 1, 5)
+    held = own.through(lambda: (new, -new))
+    assert torch.equal(held[0], torch.cat((k[rows], new), dim=2))
+    assert torch.equal(held[1], torch.cat((v[rows], -new), dim=2))
+    kept = crossing.through(lambda: pytest.fail("projected again"))
+    assert torch.equal(kept[0], memory[0][rows])
+    assert torch.equal(kept[1], memory[1][rows])
+    cache.select(torch.tensor([0, 0]), same_memory=True)
+    assert crossing.kept is kept
+
+
+def test_memory_is_taken_once() -> None:
+    cache = GrowingCache(max_len=6)
+    cache.through(lambda: projected(2))
+    at = cache.k.data_ptr()
+    for chosen in ([1, 0], [1]):
+        cache.select(torch.tensor(chosen))
+        new = torch.ones(len(chosen), 3, 1, 5)
+        assert cache.through(lambda new=new: (new, new))[0].data_ptr() == at
+
+
+def test_an_empty_cache_has_rows_of_any_kind() -> None:
+    cache = KVCache(n_layers=1, max_len=3)
+    cache.select(torch.tensor([1, 0, 0]))
+    assert cache.length == 0

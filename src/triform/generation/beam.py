@@ -33,7 +33,9 @@ class BeamSearch:
         if num_beams < 1:
             raise ValueError(f"generate: num_beams={num_beams} searches nothing; set it to at least 1 (greedy)")
         if early_stopping not in STOPS:
-            raise ValueError(f"generate: early_stopping={early_stopping!r} is unknown; set it to False, True or 'never'")
+            raise ValueError(
+                f"generate: early_stopping={early_stopping!r} is unknown; set it to False, True or 'never'"
+            )
         self.num_beams, self.length_penalty, self.early_stopping = num_beams, length_penalty, early_stopping
 
     def __call__(

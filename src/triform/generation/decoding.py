@@ -7,7 +7,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from triform.generation.beam import BeamSearch
-from triform.generation.rows import PromptReader, Rows, TargetReader
+from triform.generation.rows import PromptReader, Reader, Rows, TargetReader
 from triform.generation.sampling import Repetition, Sampler, greedy, random_numbers
 from triform.models.decoder import Decoder
 from triform.models.encoder_decoder import EncoderDecoder
@@ -60,15 +60,19 @@ def generate(
     Raises:
         ValueError: an encoder-only model or one without token logits, `start_id` missing, a prompt that is empty,
             padded on the right or longer than `max_seq_len`, ids or a mask that do not fit, `max_new_tokens` < 1,
-            `length_penalty` not finite, `num_beams` > 1 with `do_sample`; see also `Sampler`, `Repetition` and
-            `BeamSearch`.
+            `vocab_size` < 1, `length_penalty` not finite, `num_beams` > 1 with `do_sample`; see also `Sampler`,
+            `Repetition` and `BeamSearch`.
     """
     if max_new_tokens < 1:
         raise ValueError(f"generate: max_new_tokens={max_new_tokens} asks for nothing; set it to at least 1")
+    if vocab_size is not None and vocab_size < 1:
+        raise ValueError(f"generate: vocab_size={vocab_size} leaves no token; set it to that of the tokenizer")
     if not math.isfinite(length_penalty):
         raise ValueError(f"generate: length_penalty={length_penalty} is not finite; set it to a number, 0 for none")
     if do_sample and num_beams > 1:
-        raise ValueError(f"generate: num_beams={num_beams} searches and do_sample draws; set num_beams=1, or do not draw")
+        raise ValueError(
+            f"generate: num_beams={num_beams} searches and do_sample draws; set num_beams=1, or do not draw"
+        )
     search = BeamSearch(num_beams, length_penalty, early_stopping)
     sampler = Sampler(temperature, top_k, top_p, min_p) if do_sample else None
     plain = getattr(model, "_orig_mod", model)  # what torch.compile wraps
@@ -80,20 +84,11 @@ def generate(
     model.eval()
     try:
         with torch.inference_mode():
-            if isinstance(plain, Decoder):
-                n_steps = min(max_new_tokens, plain.max_seq_len - input_ids.shape[1] + 1)
-                begin, real = input_ids, padding_mask
-                capacity = input_ids.shape[1] + n_steps
-                reader = PromptReader(model, plain, padding_mask, capacity)
-            else:
-                n_steps = min(max_new_tokens, plain.decoder.max_seq_len)
-                begin, real = input_ids.new_full((len(input_ids), 1), start_id), None
-                capacity = 1 + n_steps
-                reader = TargetReader(plain, input_ids, padding_mask)
-            rows = Rows(begin, capacity, reader, plain.new_cache(capacity - 1) if use_cache else None)
+            rows, n_steps = _begin(model, plain, input_ids, padding_mask, start_id, max_new_tokens, use_cache)
             repetition = None
             if repetition_penalty != 1:
-                repetition = Repetition(repetition_penalty, begin, real, plain.vocab_size)
+                real = padding_mask if isinstance(plain, Decoder) else None
+                repetition = Repetition(repetition_penalty, rows.ids, real, plain.vocab_size)
             if num_beams > 1:
                 out = search(rows, n_steps, repetition, vocab_size, eos_id, pad_id)
             else:
@@ -102,6 +97,36 @@ def generate(
         return out.clone()  # outside of inference mode: an ordinary tensor
     finally:
         model.train(was_training)
+
+
+def _begin(
+    model: nn.Module,
+    plain: Decoder | EncoderDecoder,
+    input_ids: Tensor,
+    padding_mask: Tensor | None,
+    start_id: int | None,
+    max_new_tokens: int,
+    use_cache: bool,
+) -> tuple[Rows, int]:
+    """The rows as they begin, and how many tokens may follow.
+
+    Args:
+        plain: `model`, but for what `torch.compile` wraps around it.
+    """
+    reader: Reader
+    if isinstance(plain, Decoder):
+        begin, n_steps = input_ids, min(max_new_tokens, plain.max_seq_len - input_ids.shape[1] + 1)
+        reader = PromptReader(model, plain, padding_mask, input_ids.shape[1] + n_steps)
+    else:
+        if start_id is None:
+            raise ValueError(
+                "generate: an encoder-decoder needs start_id, the token its targets begin with in training"
+            )
+        begin = input_ids.new_full((len(input_ids), 1), start_id)
+        n_steps = min(max_new_tokens, plain.decoder.max_seq_len)
+        reader = TargetReader(plain, input_ids, padding_mask)
+    capacity = begin.shape[1] + n_steps
+    return Rows(begin, capacity, reader, plain.new_cache(capacity - 1) if use_cache else None), n_steps
 
 
 def _write(
@@ -158,7 +183,9 @@ def _checked(
     what = "prompt" if isinstance(model, Decoder) else "source"
     n_rows, length = input_ids.shape
     if n_rows == 0 or length == 0:
-        raise ValueError(f"generate: input_ids are {n_rows} rows of {length} tokens; give at least one {what} of one token")
+        raise ValueError(
+            f"generate: input_ids are {n_rows} rows of {length} tokens; give at least one {what} of one token"
+        )
     if isinstance(model.head, ClassificationHead):
         raise ValueError(
             "generate: ClassificationHead gives classes logits, and no tokens; take a model that was trained to write"
@@ -173,12 +200,11 @@ def _checked(
     if isinstance(model, Decoder):
         if length > model.max_seq_len:
             raise ValueError(
-                f"generate: a prompt of {length} tokens is longer than model.max_seq_len={model.max_seq_len}; shorten it"
+                f"generate: a prompt of {length} tokens is longer than model.max_seq_len={model.max_seq_len}; "
+                f"shorten it"
             )
         if padding_mask is not None and not padding_mask[:, -1].all():
             raise ValueError("generate: a prompt ends with padding; pad prompts on the left")
-    elif others["start_id"] is None:
-        raise ValueError("generate: an encoder-decoder needs start_id, the token its targets begin with in training")
     given = [("input_ids", int(input_ids.min())), ("input_ids", int(input_ids.max())), *others.items()]
     for name, token in given:
         if token is not None and not 0 <= token < model.vocab_size:

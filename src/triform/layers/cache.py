@@ -44,9 +44,7 @@ class GrowingCache:
         if self.length:
             self.k, self.v = self._selected(self.k, rows), self._selected(self.v, rows)
 
-    def _selected(
-        self, kept: Keys, rows: Int[Tensor, " n_rows"]
-    ) -> Float[Tensor, "n_rows n_kv_heads kv_len head_dim"]:
+    def _selected(self, kept: Keys, rows: Int[Tensor, " n_rows"]) -> Float[Tensor, "n_rows n_kv_heads kv_len head_dim"]:
         filled = kept.narrow(2, 0, self.length).index_select(0, rows)
         fits = len(rows) <= len(kept)
         kept = kept[: len(rows)] if fits else kept.new_empty((len(rows), *kept.shape[1:]))
