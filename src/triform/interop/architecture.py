@@ -88,10 +88,14 @@ class Transposed(Stacked):
     """The same with inputs before outputs (GPT-2); biases stay."""
 
     def theirs(self, ours: Sequence[Tensor]) -> Tensor:
-        return super().theirs(ours).T
+        return _transposed(super().theirs(ours))
 
     def ours(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return super().ours(theirs.T, shapes)
+        return super().ours(_transposed(theirs), shapes)
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    return tensor.T if tensor.ndim == 2 else tensor
 
 
 class Reshaped(Join):
