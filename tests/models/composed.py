@@ -22,7 +22,10 @@ TINY = {"d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 40, "max_seq_len": 1
 # What a part needs besides, at these sizes.
 NEEDS = {"rotary_partial": ("model.head_dim=8",), "sliding_window": ("model.attention.window=3",)}
 
-PARTS = [(path.parent.name, path.stem) for path in sorted((CONF / "model").glob("*/*.yaml"))]
+FILES = [(path.parent.name, path.stem) for path in sorted((CONF / "model").glob("*/*.yaml"))]
+
+# Those that every family takes, whatever it reads and predicts.
+PARTS = [(group, name) for group, name in FILES if group not in ("embedding", "head")]
 
 
 def chosen(group: str, name: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.models.composed import CONF, FAMILIES, NEEDS, PARTS, VOCAB_SIZE, build, chosen, ids, read
+from tests.models.composed import CONF, FAMILIES, FILES, NEEDS, PARTS, VOCAB_SIZE, build, chosen, ids, read
 from triform.layers.losses import CrossEntropy
 
 
@@ -119,7 +119,7 @@ def test_a_vocabulary_of_nothing_is_refused() -> None:
         build("decoder", vocab_size=0)
 
 
-@pytest.mark.parametrize(("group", "name"), PARTS)
+@pytest.mark.parametrize(("group", "name"), FILES)
 def test_every_part_is_written_down(group: str, name: str) -> None:
     assert f"`{group}={name}`" in (CONF.parent / "docs" / "parts.md").read_text(encoding="utf-8")
 

@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import pytest
@@ -7,9 +8,10 @@ from hydra.utils import instantiate
 from tests.models.composed import FAMILIES, build, settings
 from triform.layers.embedding import TokenEmbedding
 from triform.models.cost import count_parameters, flops_per_token
-from triform.models.heads import ClassificationHead
+from triform.models.heads import ClassificationHead, Transform
 
 D, F, V = 24, 40, 37
+DENSE = partial(Transform, activation=torch.nn.Tanh, norm=None, bias=True)
 
 
 def on_meta(family: str, *overrides: str) -> Any:
@@ -76,7 +78,7 @@ def test_flops_of_an_encoder_decoder_are_the_mean_over_both_sides() -> None:
 def test_flops_of_a_classifier_pass_the_head_once_a_text() -> None:
     with torch.device("meta"):
         model = instantiate(settings("encoder"), _convert_="all")(
-            vocab_size=V, head=lambda table: ClassificationHead(table, n_classes=5, dropout=0.0)
+            vocab_size=V, head=lambda table: ClassificationHead(table, n_classes=5, dropout=0.0, transform=DENSE)
         )
     t, layer = 7, 4 * D * D + 2 * D * F
     assert flops_per_token(model, t) == pytest.approx(6 * 2 * layer + 12 * D * 2 * t + 6 * (D * D + 5 * D) / t)
@@ -99,9 +101,8 @@ def test_flops_equal_what_torch_counts(family: str) -> None:
 
 
 def test_the_embedding_of_a_head_is_enough() -> None:
-    assert ClassificationHead(TokenEmbedding(V, D, scaled=False), n_classes=5, dropout=0.0).flops(9) == 2 * (
-        D * D + 5 * D
-    )
+    head = ClassificationHead(TokenEmbedding(V, D, scaled=False), n_classes=5, dropout=0.0, transform=DENSE)
+    assert head.flops(9) == 2 * (D * D + 5 * D)
 
 
 def test_a_mixture_costs_the_experts_that_a_token_takes() -> None:

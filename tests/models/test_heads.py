@@ -1,12 +1,24 @@
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from triform.layers.embedding import TokenEmbedding
 from triform.layers.losses import CrossEntropy
+from triform.layers.patches import PatchEmbedding
 from triform.models import heads
-from triform.models.heads import ClassificationHead, LanguageModelHead
+from triform.models.heads import ClassificationHead, HiddenStates, LanguageModelHead, PreTrainingHead, Transform
+
+TANH = partial(Transform, activation=nn.Tanh, norm=None, bias=True)
+
+
+def table() -> TokenEmbedding:
+    return TokenEmbedding(37, 24, scaled=False)
+
+
+language_model = partial(LanguageModelHead, tied=True, bias=True, scaled=False, softcap=None, transform=None)
 
 
 def gradients(head: LanguageModelHead, hidden: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
@@ -19,7 +31,7 @@ def gradients(head: LanguageModelHead, hidden: torch.Tensor, labels: torch.Tenso
 @pytest.fixture
 def head() -> LanguageModelHead:
     torch.manual_seed(0)
-    return LanguageModelHead(TokenEmbedding(37, 24, scaled=False), tied=True, bias=True, scaled=False, softcap=None, transform=None)
+    return language_model(table())
 
 
 def test_loss_in_pieces_equals_loss_at_once(head: LanguageModelHead, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,14 +69,58 @@ def test_untied_has_its_own_projection() -> None:
 
 
 def test_classification() -> None:
-    head = ClassificationHead(TokenEmbedding(37, 24, scaled=False), n_classes=5, dropout=0.5).eval()
+    head = ClassificationHead(table(), n_classes=5, dropout=0.5, transform=TANH).eval()
     hidden, labels = torch.randn(3, 24), torch.tensor([0, 4, 2])
-    expected = head.classifier(head.dense(hidden).tanh())
+    expected = head.classifier(head.transform.dense(hidden).tanh())
     torch.testing.assert_close(head(hidden), expected)
     torch.testing.assert_close(head(hidden, labels, CrossEntropy(0.0)), CrossEntropy(0.0)(expected, labels))
     assert head(torch.randn(2, 7, 24)).shape == (2, 7, 5)
 
 
+def test_classification_without_a_transform_is_one_projection() -> None:
+    head = ClassificationHead(table(), n_classes=5, dropout=0.5, transform=None)
+    assert [name for name, _ in head.named_parameters()] == ["classifier.weight", "classifier.bias"]
+    torch.manual_seed(0)
+    hidden = torch.ones(1000, 24)
+    nn.init.constant_(head.classifier.weight, 1 / 24)
+    nn.init.zeros_(head.classifier.bias)
+    assert head(hidden).var().item() == pytest.approx(1 / 24, rel=0.1)  # 3 / 24 if it were dropped twice
+
+
 def test_classification_needs_two_classes() -> None:
     with pytest.raises(ValueError, match=r"n_classes=1 leaves nothing to choose; .* data\.label_column"):
-        ClassificationHead(TokenEmbedding(37, 24, scaled=False), n_classes=1, dropout=0.0)
+        ClassificationHead(table(), n_classes=1, dropout=0.0, transform=None)
+
+
+def test_hidden_states_pass_as_they_are_or_through_a_pooler() -> None:
+    hidden = torch.randn(2, 7, 24)
+    assert HiddenStates(table(), transform=None)(hidden) is hidden
+    pooler = HiddenStates(table(), transform=TANH)
+    torch.testing.assert_close(pooler(hidden), pooler.transform.dense(hidden).tanh())
+    assert (pooler.flops(9), pooler.n_logits(2, 9)) == (2 * 24 * 24, 0)
+    with pytest.raises(ValueError, match=r"no logits to take a loss of; set model/head to language_model"):
+        pooler(hidden, torch.zeros(2, 7, dtype=torch.long), CrossEntropy(0.0))
+
+
+def test_pretraining_has_both_heads() -> None:
+    embedding = table()
+    text = partial(ClassificationHead, n_classes=2, dropout=0.0, transform=TANH)
+    head = PreTrainingHead(embedding, tokens=language_model, text=text)
+    hidden, labels = torch.randn(2, 7, 24), torch.randint(0, 37, (2, 7))
+    torch.testing.assert_close(head(hidden), hidden @ embedding.table.weight.T)
+    torch.testing.assert_close(head(hidden, labels, CrossEntropy(0.0)), CrossEntropy(0.0)(head(hidden), labels))
+    assert head.text(hidden[:, 0]).shape == (2, 2)
+    assert (head.flops(9), head.n_logits(2, 9)) == (2 * 37 * 24 * 9, 2 * 9 * 37)
+
+
+def test_transform_is_norm_of_activation_of_dense() -> None:
+    transform = Transform(24, activation=nn.GELU, norm=nn.LayerNorm, bias=False)
+    hidden = torch.randn(2, 7, 24)
+    expected = nn.functional.layer_norm(nn.functional.gelu(hidden @ transform.dense.weight.T), (24,))
+    torch.testing.assert_close(transform(hidden), expected)
+
+
+def test_a_head_of_tokens_needs_tokens() -> None:
+    patches = PatchEmbedding(24, image_size=8, patch_size=2, channels=1)
+    with pytest.raises(ValueError, match=r"PatchEmbedding has no tokens to choose from; set model/head to"):
+        language_model(patches)

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from triform.models.heads import MAX_LOGITS, ClassificationHead
-
 MIB = 2**20
 
 
@@ -171,8 +169,8 @@ def _kept(model: nn.Module, seq_len: int) -> tuple[int, int]:
             kept[storage._cdata] = (storage, tensor.shape)
         return tensor
 
-    ids = torch.zeros(1, seq_len, dtype=torch.long, device="meta")
-    inputs = (ids, ids) if getattr(model, "family", "") == "encoder_decoder" else (ids,)
+    row = model.embedding.blank(seq_len)
+    inputs = (row, row) if getattr(model, "family", "") == "encoder_decoder" else (row,)
     was_training = model.training
     model.train()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -188,10 +186,7 @@ def _kept(model: nn.Module, seq_len: int) -> tuple[int, int]:
 
 def _logits(model: Any, rows: int, seq_len: int) -> int:
     """Bytes of logits, their logarithm and their gradient that a loss holds at once."""
-    if isinstance(model.head, ClassificationHead):
-        return 3 * 4 * rows * model.head.classifier.out_features
-    n_tokens = model.head.weight.shape[0]
-    return 3 * 4 * n_tokens * min(rows * seq_len, max(1, MAX_LOGITS // n_tokens))
+    return 3 * 4 * int(model.head.n_logits(rows, seq_len))
 
 
 def micro_batch(data: Mapping[str, Any], trainer: Mapping[str, Any], devices: int) -> int:

@@ -1,10 +1,37 @@
 """From token ids to vectors."""
 
+from abc import abstractmethod
+
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 
-class TokenEmbedding(nn.Module):
+class Embedding(nn.Module):
+    """What makes vectors of a model's input.
+
+    Attributes:
+        d_model: their width.
+        seq_len: how many it makes of every input; None: one for each token.
+    """
+
+    d_model: int
+    seq_len: int | None = None
+
+    @abstractmethod
+    def forward(self, inputs: Tensor, token_type_ids: Tensor | None = None) -> Float[Tensor, "batch seq_len d_model"]:
+        """The vectors of a batch of inputs."""
+
+    @abstractmethod
+    def blank(self, seq_len: int) -> Tensor:
+        """An input of one row, nothing but zeros, of `seq_len` tokens where that is free: to measure a model with."""
+
+    def flops(self, seq_len: int) -> int:
+        """Of the forward pass over a row; a lookup is none."""
+        return 0
+
+
+class TokenEmbedding(Embedding):
     """A learned vector for each token, and where there are types of tokens one for each type.
 
     Args:
@@ -60,3 +87,6 @@ class TokenEmbedding(nn.Module):
                 "TokenEmbedding: token_type_ids are given, but model.n_token_types=0; set it to the number of types"
             )
         return x
+
+    def blank(self, seq_len: int) -> Int[Tensor, "1 seq_len"]:
+        return torch.zeros(1, seq_len, dtype=torch.long, device=self.table.weight.device)

@@ -13,6 +13,9 @@ from triform.layers.attention import Attention
 # The projections that write to the residual stream.
 _OUTPUTS = ("out_proj", "down_proj")
 
+# Those that read the input or write the logits: one side of them does not widen with the model.
+_ENDS = ("patch_proj", "projection", "classifier")
+
 
 @dataclass(frozen=True)
 class Projection:
@@ -148,7 +151,7 @@ class MuP(Scheme):
         self.base_width, self.base_head_dim = base_width, base_head_dim
 
     def linear(self, weight: Tensor, generator: torch.Generator, projection: Projection) -> None:
-        if projection.name in ("projection", "classifier"):  # to logits: the model divides them
+        if projection.name in _ENDS:  # the model divides the logits
             nn.init.normal_(weight, std=self.std, generator=generator)
             return
         d_model = weight.shape[0 if projection.n_outputs else 1]
@@ -162,13 +165,15 @@ class MuP(Scheme):
         for module in model.modules():
             if isinstance(module, Attention):
                 module.scale *= (self.base_head_dim / module.head_dim) ** 0.5
-        model.head.multiplier = self.base_width / model.d_model
+        for module in model.head.modules():
+            if hasattr(module, "multiplier"):
+                module.multiplier = self.base_width / model.d_model
 
     def multipliers(self, model: Any) -> dict[str, float]:
         return {
             f"{name}.weight": self.base_width / model.d_model
             for name, module in model.named_modules()
-            if isinstance(module, nn.Linear) and name not in ("head.projection", "head.classifier")
+            if isinstance(module, nn.Linear) and name.rpartition(".")[2] not in _ENDS
         }
 
 

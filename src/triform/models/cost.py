@@ -21,8 +21,8 @@ def flops_per_token(model: Encoder | Decoder | EncoderDecoder, seq_len: int) -> 
 
     Three times those of the forward pass, which are 2 for each weight of a projection and token it is applied
     to (of a mixture: by the experts that a token takes), and 4 * n_heads * head_dim for each pair of a query and
-    a key that it may attend to. The output projection counts, tied or not; lookups, norms, softmax and what is
-    recomputed do not.
+    a key that it may attend to. The output projection counts, tied or not, and that of patches; lookups, norms,
+    softmax and what is recomputed do not.
 
     Kaplan et al. 2020, section 2.1, and Chowdhery et al. 2022, appendix B, except that only pairs under the
     mask count: about half of all in causal attention.
@@ -31,7 +31,8 @@ def flops_per_token(model: Encoder | Decoder | EncoderDecoder, seq_len: int) -> 
     and the keys and values of cross-attention work on the source, the rest on the target.
     """
     stacks = [model.encoder, model.decoder] if isinstance(model, EncoderDecoder) else [model.stack]
-    forward = sum(_stack_flops(stack, seq_len) for stack in stacks) + model.head.flops(seq_len)
+    forward = sum(_stack_flops(stack, seq_len) for stack in stacks)
+    forward += model.embedding.flops(seq_len) + model.head.flops(seq_len)
     return 3 * forward / (len(stacks) * seq_len)
 
 

@@ -1,6 +1,6 @@
 """From hidden states to logits, or with labels to the loss.
 
-The owner calls a head's factory with its token embedding, which knows the width and may lend its table.
+The owner calls a head's factory with its embedding, which knows the width, and one of tokens may lend its table.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from triform.layers.embedding import TokenEmbedding
+from triform.layers.embedding import Embedding, TokenEmbedding
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -31,12 +31,12 @@ class LanguageModelHead(nn.Module):
         transform: builds what hidden states pass first, given their width (BERT: `Transform`). None: nothing.
 
     Raises:
-        ValueError: `softcap` <= 0.
+        ValueError: `softcap` <= 0, or the embedding is not one of tokens.
     """
 
     def __init__(
         self,
-        embedding: TokenEmbedding,
+        embedding: Embedding,
         *,
         tied: bool,
         bias: bool,
@@ -45,6 +45,11 @@ class LanguageModelHead(nn.Module):
         transform: Callable[[int], nn.Module] | None,
     ) -> None:
         super().__init__()
+        if not isinstance(embedding, TokenEmbedding):
+            raise ValueError(
+                f"LanguageModelHead: {type(embedding).__name__} has no tokens to choose from; set model/head to "
+                f"classification_linear or hidden_states"
+            )
         if softcap is not None and softcap <= 0:
             raise ValueError(
                 f"LanguageModelHead: softcap={softcap} is not positive; set model.head.softcap above 0, or to null"
@@ -99,26 +104,37 @@ class LanguageModelHead(nn.Module):
 
     def flops(self, seq_len: int) -> int:
         """Of the forward pass over a row: a projection for each token, and what the transform has."""
-        inner = sum(m.weight.numel() for m in self.transform.modules() if isinstance(m, nn.Linear))
-        return 2 * (self.weight.numel() + inner) * seq_len
+        return 2 * (self.weight.numel() + _weights(self.transform)) * seq_len
+
+    def n_logits(self, rows: int, seq_len: int) -> int:
+        """How many a loss over rows holds at once."""
+        n_tokens = self.weight.shape[0]
+        return n_tokens * min(rows * seq_len, max(1, MAX_LOGITS // n_tokens))
 
 
 class Transform(nn.Module):
     """norm(activation(dense(hidden))), between an encoder and its projection (Devlin et al. 2019, and its code).
 
+    Without a norm and with tanh it is BERT's pooler.
+
     Args:
         activation: builds the non-linearity.
-        norm: builds a norm of a given width.
+        norm: builds a norm of a given width; None: no norm.
         bias: whether the projection has one.
     """
 
     def __init__(
-        self, d_model: int, *, activation: Callable[[], nn.Module], norm: Callable[[int], nn.Module], bias: bool
+        self,
+        d_model: int,
+        *,
+        activation: Callable[[], nn.Module],
+        norm: Callable[[int], nn.Module] | None,
+        bias: bool,
     ) -> None:
         super().__init__()
         self.dense = nn.Linear(d_model, d_model, bias=bias)
         self.activation = activation()
-        self.norm = norm(d_model)
+        self.norm = nn.Identity() if norm is None else norm(d_model)
 
     def forward(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         return self.norm(self.activation(self.dense(hidden)))
@@ -127,24 +143,30 @@ class Transform(nn.Module):
 class ClassificationHead(nn.Module):
     """A logit for each class, from the hidden state of the token that stands for the text.
 
-    dropout, dense, tanh, dropout, projection: as in RoBERTa and BART.
+    dropout, transform, dropout, projection: as in RoBERTa and BART; BERT and DistilBERT drop before the projection
+    only.
 
     Args:
         n_classes: at least 2.
-        dropout: share set to zero in training, before each projection.
+        dropout: share set to zero in training, before the transform and before the projection.
+        transform: builds what hidden states pass first, given their width: a dense layer with tanh (BERT, RoBERTa) or
+            ReLU (DistilBERT). None: nothing (ViT).
 
     Raises:
         ValueError: `n_classes` < 2.
     """
 
-    def __init__(self, embedding: TokenEmbedding, *, n_classes: int, dropout: float) -> None:
+    def __init__(
+        self, embedding: Embedding, *, n_classes: int, dropout: float, transform: Callable[[int], nn.Module] | None
+    ) -> None:
         super().__init__()
         if n_classes < 2:
             raise ValueError(
                 f"ClassificationHead: n_classes={n_classes} leaves nothing to choose; give data.train_files at "
                 f"least 2 different labels in data.label_column"
             )
-        self.dense = nn.Linear(embedding.d_model, embedding.d_model)
+        self.input_dropout = nn.Identity() if transform is None else nn.Dropout(dropout)
+        self.transform = nn.Identity() if transform is None else transform(embedding.d_model)
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(embedding.d_model, n_classes)
         self.multiplier = 1.0  # of the logits, before their bias; muP sets it
@@ -156,10 +178,89 @@ class ClassificationHead(nn.Module):
         loss: Loss | None = None,
     ) -> Float[Tensor, "*batch n_classes"] | Float[Tensor, ""]:
         """The logits; with `labels` and `loss` the loss (a sum over texts)."""
-        pooled = self.dense(self.dropout(hidden)).tanh()
+        pooled = self.transform(self.input_dropout(hidden))
         logits = self.classifier(self.dropout(pooled) * self.multiplier)
         return logits if labels is None or loss is None else loss(logits, labels)
 
     def flops(self, seq_len: int) -> int:
         """Of the forward pass over a row, whatever its length: one token stands for it."""
-        return 2 * (self.dense.weight.numel() + self.classifier.weight.numel())
+        return 2 * (_weights(self.transform) + self.classifier.weight.numel())
+
+    def n_logits(self, rows: int, seq_len: int) -> int:
+        """How many a loss over rows holds at once."""
+        return rows * self.classifier.out_features
+
+
+class HiddenStates(nn.Module):
+    """No logits: hidden states as they are, or through a transform, for who works with those.
+
+    Args:
+        transform: builds what they pass, given their width: a dense layer with tanh is the pooler of BERT, RoBERTa and
+            ViT, meant for the first token. None: nothing.
+    """
+
+    def __init__(self, embedding: Embedding, *, transform: Callable[[int], nn.Module] | None) -> None:
+        super().__init__()
+        self.transform = nn.Identity() if transform is None else transform(embedding.d_model)
+
+    def forward(
+        self, hidden: Float[Tensor, "*batch d_model"], labels: Tensor | None = None, loss: Loss | None = None
+    ) -> Float[Tensor, "*batch d_model"]:
+        """The states.
+
+        Raises:
+            ValueError: a loss is asked for.
+        """
+        if labels is not None:
+            raise ValueError(
+                "HiddenStates: there are no logits to take a loss of; set model/head to language_model or another head "
+                "that has some"
+            )
+        return self.transform(hidden)
+
+    def flops(self, seq_len: int) -> int:
+        """Of the forward pass over a row: the transform for one token."""
+        return 2 * _weights(self.transform)
+
+    def n_logits(self, rows: int, seq_len: int) -> int:
+        """How many a loss over rows holds at once."""
+        return 0
+
+
+class PreTrainingHead(nn.Module):
+    """Two heads on the same hidden states (Devlin et al. 2019, section 3.1): of the tokens, and of the text.
+
+    The logits and the loss are those of the tokens; `head.text(hidden[:, 0])` is what the other makes of the first
+    token, such as whether one sentence follows another.
+
+    Args:
+        tokens: builds the head of the tokens, given the embedding.
+        text: the same for the text: a `ClassificationHead` of 2 classes (BERT), or a pooler alone.
+    """
+
+    def __init__(
+        self, embedding: Embedding, *, tokens: Callable[[Embedding], nn.Module], text: Callable[[Embedding], nn.Module]
+    ) -> None:
+        super().__init__()
+        self.tokens, self.text = tokens(embedding), text(embedding)
+
+    def forward(
+        self,
+        hidden: Float[Tensor, "*batch d_model"],
+        labels: Int[Tensor, "*batch"] | None = None,
+        loss: Loss | None = None,
+    ) -> Float[Tensor, "*batch n_tokens"] | Float[Tensor, ""]:
+        return self.tokens(hidden, labels, loss)
+
+    def flops(self, seq_len: int) -> int:
+        """Of the forward pass over a row, for the tokens."""
+        return self.tokens.flops(seq_len)
+
+    def n_logits(self, rows: int, seq_len: int) -> int:
+        """How many a loss over rows holds at once."""
+        return self.tokens.n_logits(rows, seq_len)
+
+
+def _weights(module: nn.Module) -> int:
+    """Of its projections."""
+    return sum(m.weight.numel() for m in module.modules() if isinstance(m, nn.Linear))

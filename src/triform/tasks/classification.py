@@ -5,11 +5,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from triform.data.tokenizers import Tokenizer
 from triform.layers.losses import CrossEntropy
-from triform.models.heads import ClassificationHead
+from triform.models.heads import ClassificationHead, Transform
 from triform.tasks.objective import (
     IGNORED,
     Batch,
@@ -134,7 +134,8 @@ class Classification(Objective):
         ]
 
     def model_arguments(self) -> dict[str, Any]:
-        return {"head": partial(ClassificationHead, n_classes=len(self.labels), dropout=self.dropout)}
+        dense = partial(Transform, activation=nn.Tanh, norm=None, bias=True)
+        return {"head": partial(ClassificationHead, n_classes=len(self.labels), dropout=self.dropout, transform=dense)}
 
 
 def _mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
