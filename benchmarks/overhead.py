@@ -41,6 +41,7 @@ def framework(config: dict[str, Any], steps: int) -> float:
             seed=config["seed"],
             loggers=[],
             callbacks=[],
+            fill=None,
             resume=False,
         )
         metrics = read_metrics(Path(folder) / "metrics.csv")

@@ -12,6 +12,7 @@ COMMANDS = {
     "rerun": "the same run again, with a change",
     "evaluate": "measure a trained model on a split of its data",
     "generate": "let a trained model write",
+    "export": "write a trained model as transformers reads it",
     "inspect": "the modules of a model, its size, and what training it takes",
     "explain": "where a key's value is from, and what else there is",
     "help": "this page; the keys of a group: triform help trainer",

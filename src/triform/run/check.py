@@ -238,7 +238,7 @@ def check_arguments(node: Mapping[str, Any], key: str, trust: Sequence[str] = ()
     target = locate(node["_target_"], trust, key)
     parameters = inspect.signature(target).parameters
     any_key = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    own = {"data": LOADER, "model": ("vocab_size",)}.get(key, ())  # the runner's own
+    own = {"data": LOADER, "model": ("vocab_size", "path")}.get(key, ())  # the runner's own
     given = [name for name in node if name not in ("_target_", "_partial_", "_args_", *own)]
     name = getattr(target, "__name__", node["_target_"])
     for argument in given:

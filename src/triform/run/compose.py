@@ -19,6 +19,8 @@ from triform.run.folder import read_mapping
 from triform.run.help import conf_dir, groups
 
 VERSION_BASE = "1.3"
+FROM_PRETRAINED = "from_pretrained"
+"""The option of `model` that stands for what is in a folder."""
 CONFIG_NAME = "train"
 
 
@@ -37,17 +39,26 @@ def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[
 
     `data=X` without an `experiment=` means `experiment=X` where there is a recipe of that name, else none. What a
     recipe sets for a class is dropped where another class is chosen: `optimizer=muon` has Muon's own learning rate,
-    not the recipe's for AdamW. Optimizer and scheduler are tuned together; choosing either drops both.
+    not the recipe's for AdamW. Optimizer and scheduler are tuned together; choosing either drops both. What a model
+    sets for a part is dropped where another part is chosen that has no such key.
 
     Args:
         folders: config folders of the user's own, searched before triform's.
+
+    Raises:
+        BadInput: `model=from_pretrained` of a folder that holds no model.
     """
+    if _choice(arguments, "model") == FROM_PRETRAINED:
+        from triform.run.initial import expanded
+
+        arguments = expanded(arguments)
     data, recipe = _choice(arguments, "data"), _choice(arguments, "experiment")
     brought = []
     if recipe is None and data is not None and not _is_sweep(data):
         recipe = data if _file(f"experiment/{data}", folders) is not None else "none"
         brought = [f"experiment={recipe}"]
-    taken_back = [word for word in _dropped(arguments, recipe, folders) if word not in arguments]  # a sweep calls twice
+    taken_back = [*_dropped(arguments, recipe, folders), *_misfits(arguments, recipe, folders)]
+    taken_back = [word for word in taken_back if word not in arguments]  # a sweep calls twice
     return [*taken_back, *arguments, *brought]
 
 
@@ -73,13 +84,59 @@ def _dropped(arguments: Sequence[str], recipe: str | None, folders: Sequence[Pat
                 yield f"{group}.{key}={json.dumps(values[key])}" if key in values else f"~{group}.{key}"
 
 
+def _misfits(arguments: Sequence[str], recipe: str | None, folders: Sequence[Path]) -> Iterator[str]:
+    """Overrides that take back what the model's file sets for a part of it that `arguments` replaces by another.
+
+    Of GPT-2's `attention.bias` nothing is left with `model/attention=alternate`; with grouped queries it holds.
+    """
+    default = _options(read_mapping(conf_dir() / f"{CONFIG_NAME}.yaml"))
+    file = _file(f"experiment/{recipe or default['experiment']}", folders)
+    chosen = default | (_options(read_mapping(file)) if file is not None else {})
+    model = _choice(arguments, "model") or chosen["model"]
+    values = {} if _is_sweep(model) else _stated("model", model, folders)
+    for argument in arguments:
+        place, _, option = argument.removeprefix("+").partition("=")
+        group, _, package = place.partition("@")
+        if not group.startswith("model/") or _is_sweep(option) or _file(f"{group}/{option}", folders) is None:
+            continue
+        node = package or group.replace("/", ".")
+        ours: Any = values
+        for key in node.split(".")[1:]:
+            ours = ours.get(key) if isinstance(ours, Mapping) else None
+        if isinstance(ours, Mapping):
+            yield from _taken_back(node, ours, _stated(group, option, folders))
+
+
+def _taken_back(node: str, values: Mapping[str, Any], stated: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in values.items():
+        if key not in stated:
+            yield f"~{node}.{key}"
+        elif isinstance(value, Mapping) and isinstance(stated[key], Mapping):
+            yield from _taken_back(f"{node}.{key}", value, stated[key])
+        elif isinstance(value, Mapping):
+            yield f"{node}.{key}={json.dumps(stated[key])}"
+
+
 def _stated(group: str, option: str, folders: Sequence[Path]) -> dict[str, Any]:
-    """What the file of an option sets, and those of its group that it builds on."""
+    """What the file of an option sets, and those of its group that it builds on; a part in it is an empty mapping."""
     file = _file(f"{group}/{option}", folders)
     content = read_mapping(file) if file is not None else {}
-    bases = [base for base in content.get("defaults", []) if isinstance(base, str) and base != "_self_"]
-    inherited = {key: value for base in bases for key, value in _stated(group, base, folders).items()}
-    return inherited | content
+    stated: dict[str, Any] = {}
+    for entry in content.get("defaults", []):
+        if isinstance(entry, str) and entry != "_self_":
+            stated = _merged(stated, _stated(group, entry, folders))
+        elif isinstance(entry, Mapping):
+            stated |= {place.partition("@")[2]: {} for place in entry if "@" in place and "." not in place}
+    return _merged(stated, content)
+
+
+def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(first)
+    for key, value in second.items():
+        before = merged.get(key)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(before, value) if both else value
+    return merged
 
 
 def _options(content: Mapping[str, Any]) -> dict[str, str]:

@@ -170,6 +170,10 @@ def checked(config: Mapping[str, Any], kept: "tuple[RunFolder, Origin] | None" =
     made = parts(config, prepared)
     with torch.device("meta"):
         model = made.model_factory()
+    if kept is None and config["model"].get("path") is not None:
+        from triform.run.initial import fill
+
+        fill(model, config["model"]["path"], config["trust"], say=False)
     try:
         optimizer = made.optimizer(model)
         made.schedule(0, 1)
@@ -283,6 +287,7 @@ def rank_main(
                 seed=config["seed"],
                 loggers=trackers,
                 callbacks=made.callbacks,
+                fill=made.fill,
                 resume=resume,
             )
             if code == FINISHED and finish is not None and rank() == 0:

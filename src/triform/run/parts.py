@@ -23,6 +23,7 @@ from triform.run.errors import BadInput, one_line
 from triform.run.folder import RunFolder
 from triform.tasks.objective import Objective
 from triform.training.fit import TrainerSettings
+from triform.training.hardware import rank
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Parts:
     data: DataModule
     settings: TrainerSettings
     callbacks: Sequence[Callback]
+    fill: Callable[[nn.Module], None] | None
 
 
 def data(config: Mapping[str, Any], progress: bool = False) -> Prepared:
@@ -136,7 +138,19 @@ def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:
         ),
         settings=TrainerSettings(**trainer),
         callbacks=list(build(config["callbacks"], trust, "callbacks").values()),
+        fill=weights_to_begin_with(config),
     )
+
+
+def weights_to_begin_with(config: Mapping[str, Any]) -> Callable[[nn.Module], None] | None:
+    """What gives a model the weights that `model.path` names; None: it begins random."""
+    path = config["model"].get("path")
+    if path is None:
+        return None
+
+    from triform.run.initial import fill
+
+    return lambda model: fill(model, path, config["trust"], say=rank() == 0)
 
 
 def objective_of(config: Mapping[str, Any], tokenizer: Tokenizer, labels: Sequence[str] | None) -> Objective:
@@ -178,6 +192,7 @@ def model_factory(
     """
     node = dict(config["model"])
     rows = node.pop("vocab_size", None)
+    node.pop("path", None)  # of the weights that it begins with
     if rows is not None and rows < vocab_size:
         raise BadInput(
             f"model.vocab_size={rows} is below the tokenizer's {vocab_size}; "

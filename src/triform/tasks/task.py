@@ -38,6 +38,7 @@ class Task(L.LightningModule):
         gradient_clip: largest 2-norm of the gradient; None: unlimited.
         compile: let torch compile the model's forward; keys of its weights stay plain.
         n_bytes: split -> bytes that its tokens spell, for bits per byte; None: unknown.
+        fill: gives the model, once it is initialised, the weights that training begins with; None: those.
     """
 
     def __init__(
@@ -51,12 +52,13 @@ class Task(L.LightningModule):
         gradient_clip: float | None,
         compile: bool,
         n_bytes: Mapping[str, int | None],
+        fill: Callable[[nn.Module], None] | None = None,
     ) -> None:
         super().__init__()
         self.model_factory, self.objective = model_factory, objective
         self.optimizer_factory, self.schedule = optimizer_factory, schedule
         self.seed, self.log_interval, self.gradient_clip = seed, log_interval, gradient_clip
-        self.compile_model, self.n_bytes = compile, n_bytes
+        self.compile_model, self.n_bytes, self.fill = compile, n_bytes, fill
         self.model: Model = None
         self.status: dict[str, float] = {}
         """Figures of the last record, as a progress bar shows them."""
@@ -93,6 +95,8 @@ class Task(L.LightningModule):
             model = self.model_factory()
         model.to_empty(device=self.device)
         model.initialise(self.seed)
+        if self.fill is not None:
+            self.fill(model)
         if self.compile_model:
             model.compile(dynamic=True)
         self.model = model

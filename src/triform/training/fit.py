@@ -82,6 +82,7 @@ def fit(
     seed: int,
     loggers: Sequence[Logger],
     callbacks: Sequence[Callback],
+    fill: Callable[[nn.Module], None] | None,
     resume: bool,
 ) -> int:
     """Train, judge the best checkpoint on held-out data, and leave everything in the run's folder.
@@ -90,6 +91,7 @@ def fit(
 
     Args:
         folder: of the run; holds checkpoints/, metrics.csv, summary.json when this returns.
+        fill: gives the model the weights that training begins with, where no checkpoint does; None: random ones.
         resume: go on from the newest checkpoint in `folder`, if there is one.
 
     Raises:
@@ -110,6 +112,7 @@ def fit(
         gradient_clip=settings.gradient_clip,
         compile=settings.compile,
         n_bytes={name: prepared.spelt_bytes(name) for name in prepared.splits if name != "train"},
+        fill=fill,
     )
     if rank() == 0:
         sweep(folder / "checkpoints")
@@ -132,6 +135,8 @@ def fit(
     with preemption:
         try:
             start = newest(checkpoints.folder) if resume else None
+            if start is not None:
+                task.fill = None
             if start is not None and rank() == 0:
                 print(f"going on from {start}", file=sys.stderr)
             trainer.fit(task, datamodule=data, ckpt_path=start, weights_only=True)

@@ -1,0 +1,162 @@
+"""What a run begins with, where that is not random: `model=from_pretrained model.path=FOLDER`."""
+
+import copy
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.core.config_store import ConfigStore
+from torch import Tensor, nn
+
+from triform.models.heads import LanguageModelHead
+from triform.run.build import locate
+from triform.run.compose import compose
+from triform.run.errors import BadInput
+from triform.run.folder import RunFolder, resolve_run
+from triform.run.pretrained import Pretrained, open_pretrained
+
+
+def imported(path: str) -> tuple[str, dict[str, Any], Path | None]:
+    """An option of `model` that Hydra knows from now on, what it holds, and the folder of the model's tokenizer.
+
+    Args:
+        path: a run, an export, a folder of Hugging Face, or a name of its hub.
+
+    Raises:
+        BadInput: there is no model that can be read.
+    """
+    run = run_of(path)
+    if run is not None:
+        node, tokens = copy.deepcopy(run.read_config()["model"]), run.tokenizer
+        node["path"] = str(Path(path).expanduser().resolve())
+    else:
+        found = open_pretrained(path)
+        node, tokens = copy.deepcopy(dict(found.node)), found.folder
+        node["path"] = str(found.folder.resolve())
+        node.pop("n_tokens", None)  # the tokenizer's, which the runner supplies
+    node["head"] = _language_model(node)
+    option = f"pretrained_{hashlib.blake2b(json.dumps(node, sort_keys=True).encode(), digest_size=6).hexdigest()}"
+    ConfigStore.instance().store(name=option, group="model", node=node)
+    return option, node, tokens if (tokens / "tokenizer.json").is_file() else None
+
+
+def run_of(path: str) -> RunFolder | None:
+    """The run that a path names; None where it is no run's."""
+    try:
+        return resolve_run(path)
+    except BadInput:
+        return None
+
+
+def _language_model(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A head that predicts tokens: the model's, or where it has another one that of its family.
+
+    A task that wants another head brings it.
+    """
+    head: dict[str, Any] = dict(node["head"])
+    inner = head.get("language_model")
+    if isinstance(inner, Mapping):  # BERT's head for pre-training
+        return dict(inner)
+    if locate(head["_target_"], (), "model.head") is LanguageModelHead:
+        return head
+    family = locate(node["_target_"], (), "model").family
+    usual: dict[str, Any] = compose(["experiment=none", f"model={family}"])["model"]["head"]
+    return usual
+
+
+def fill(model: nn.Module, path: str, trust: Sequence[str] = (), say: bool = True) -> None:
+    """Give a model that has just been initialised the weights of a folder or run, as far as they are of the same parts.
+
+    A head that the folder has not stays random, one that the model has not is left out, and both are said. A
+    larger vocabulary keeps the old rows and begins the new ones random.
+
+    Args:
+        say: on standard error; of all ranks one.
+
+    Raises:
+        BadInput: the model has another part or size elsewhere.
+    """
+    weights = {name.replace("head.language_model.", "head.", 1): value for name, value in _weights(path, trust).items()}
+    own = dict(model.named_parameters())
+    new, grown = [], []
+    with torch.no_grad():
+        for name, value in own.items():
+            given = weights.pop(name, None)
+            if given is not None and given.shape == value.shape:
+                value.copy_(given)
+            elif given is not None and _is_grown(name, given, value):
+                value[: len(given)] = given.to(value)
+                grown.append(name)
+            elif name.startswith("head."):
+                new.append(name)
+            else:
+                what = f"no {name}" if given is None else f"{name} of shape {list(given.shape)}"
+                raise BadInput(
+                    f"model.path={path} has {what}, the model has it of shape {list(value.shape)}; leave the sizes and "
+                    "parts of a pretrained model as they are"
+                )
+    if unused := [name for name in weights if not name.startswith("head.")]:
+        raise BadInput(
+            f"model.path={path} has {unused[0]}, which this model has not; leave the sizes and parts of a pretrained "
+            "model as they are"
+        )
+    if say:
+        print(_told(path, len(own) - len(new), new, grown, list(weights)), file=sys.stderr)
+
+
+def _told(path: str, n: int, new: list[str], grown: list[str], left: list[str]) -> str:
+    text = f"{n} tensors from {path}"
+    if new:
+        text += f"; new and random: {', '.join(new)}"
+    if grown:
+        text += f"; with new rows at the end, which are random: {', '.join(grown)}"
+    if left:
+        text += f"; left out, as the task has another head: {', '.join(left)}"
+    return text
+
+
+def _is_grown(name: str, given: Tensor, value: Tensor) -> bool:
+    """Whether a parameter has a row for each token, and more of them than before."""
+    by_token = ("embedding.table.weight", "head.projection.weight", "head.bias")
+    return name in by_token and given.shape[1:] == value.shape[1:] and len(given) < len(value)
+
+
+def _weights(path: str, trust: Sequence[str]) -> dict[str, Tensor]:
+    run = run_of(path)
+    if run is not None:
+        from triform.run.load import checkpoint, weights
+
+        return weights(checkpoint(run, Path(path)))
+    found: Pretrained = open_pretrained(path, trust)
+    return found.weights()
+
+
+def expanded(arguments: Sequence[str]) -> list[str]:
+    """Overrides with `model=from_pretrained model.path=FOLDER` as the model that the folder holds, and its tokenizer.
+
+    Raises:
+        BadInput: `model.path` is missing or names no model, or the folder has no tokenizer and none is chosen.
+    """
+    values = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
+    path = values.get("model.path")
+    if path is None:
+        raise BadInput("model=from_pretrained needs the folder of the model; write model.path=FOLDER")
+    path = path.strip("'\"")
+    if "," in path and not os.path.exists(path):
+        return list(arguments)  # a sweep over several, each of which comes here by itself
+    option, _, tokens = imported(path)
+    words = [argument for argument in arguments if argument.partition("=")[0] not in ("model", "model.path")]
+    chosen = [f"model={option}"]
+    if "tokenizer" not in values:
+        if tokens is None:
+            raise BadInput(
+                f"model.path={path} has no tokenizer.json, and another tokenizer would give its embeddings other "
+                "tokens; choose the one it was trained with: tokenizer=pretrained tokenizer.path=FOLDER"
+            )
+        chosen += ["tokenizer=pretrained", f"tokenizer.path={json.dumps(str(tokens.resolve()))}"]
+    return [*chosen, *words]
