@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,3 +92,24 @@ def test_every_group_has_a_page() -> None:
         assert all(f"{group}={option}" in text for option in options)
     assert "label_smoothing" in page("task=seq2seq")
     assert "theta" in page("model/position/rotary")
+
+
+@pytest.mark.parametrize(
+    ("typed", "part", "expected"),
+    [
+        # GPT-2's attention has biases, which alternating layers have each for itself.
+        (["model=gpt2_tiny", "model/attention=grouped_query"], "attention", {"bias": True, "weights_dropout": 0.1}),
+        (["model=gpt2_tiny", "model/attention=alternate"], "attention", {"bias": None, "every": 3}),
+        # LLaMA 3.2 sets a key of the scaling, which plain rotary positions have not, nor ALiBi any.
+        (["model=llama_tiny", "model/position=rotary"], "position", {"scaling": None, "theta": 10000.0}),
+        (["model=llama_tiny", "model/position=alibi"], "position", {"scaling": None, "theta": None}),
+        (["model=llama_tiny", "model/norm@model.embedding_norm=layer"], "embedding_norm", {"bias": True}),
+        (["model=llama_tiny", "model/norm=layer"], "norm", {"eps": 1e-5, "bias": True}),
+        (["model=qwen2_tiny", "model/position=sinusoidal"], "position", {"theta": None}),
+        (["model=qwen2_tiny", "model/position=rotary", "model.position.theta=7"], "position", {"theta": 7}),
+    ],
+)
+def test_what_a_model_sets_for_a_part_goes_with_it(typed: list[str], part: str, expected: dict[str, Any]) -> None:
+    node = compose(["experiment=none", *typed])["model"][part]
+    assert {key: node.get(key) for key in expected} == expected
+    assert compose(with_recipe(["experiment=none", *typed])) == compose(["experiment=none", *typed])
