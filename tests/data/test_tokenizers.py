@@ -137,6 +137,19 @@ def test_a_tokenizer_of_others_keeps_its_special_tokens(tmp_path: Path) -> None:
     assert again.encode("b a") == [2, 0]
 
 
+def test_where_a_decoder_starts_is_read_of_the_model_beside(tmp_path: Path) -> None:
+    folder = foreign(tmp_path, {"bos_token": "<s>", "eos_token": "</s>"})
+    assert Tokenizer.load(folder).start_id == 4  # as it begins any text
+    (folder / "config.json").write_text('{"decoder_start_token_id": 3}', encoding="utf-8")
+    tokenizer = Tokenizer.load(folder)
+    assert (tokenizer.start_id, tokenizer.bos_id) == (3, 4)
+    tokenizer.save(tmp_path / "again")
+    assert Tokenizer.load(tmp_path / "again").start_id == 3
+    (folder / "config.json").write_text('{"decoder_start_token_id": 99}', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"decoder_start_token_id=99 is no token of tokenizer.json; set it to one"):
+        Tokenizer.load(folder)
+
+
 def test_usual_names_serve_where_no_file_names_them(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(foreign(tmp_path, None))
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id) == (4, 3, 7)

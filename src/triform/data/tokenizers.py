@@ -16,6 +16,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]")  # their ids are 0 to 6
 ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 """What special tokens are for, in the order of `SPECIAL_TOKENS`."""
+_START = "decoder_start_token_id"
 _FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 # What serves a role that a tokenizer of others has no token for: a text is begun and ended somehow, and padding is
@@ -41,9 +42,11 @@ class Tokenizer:
     Args:
         backend: does the work.
         roles: the token of each of `ROLES` that it has one for; None: it holds `SPECIAL_TOKENS` at ids 0 to 6.
+        start_id: what the decoder of an encoder-decoder reads first (T5: as padding, BART: as an end); None: as `bos`.
 
     Raises:
-        ValueError: a role's token is not in the vocabulary, or none begins, ends or pads a text.
+        ValueError: a role's token is not in the vocabulary, none begins, ends or pads a text, or no token has the id
+            `start_id`.
     """
 
     pad_id: int
@@ -54,7 +57,9 @@ class Tokenizer:
     unk_id: int | None
     mask_id: int | None
 
-    def __init__(self, backend: tokenizers.Tokenizer, roles: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, roles: Mapping[str, str] | None = None, start_id: int | None = None
+    ) -> None:
         if roles is None:
             ids = [backend.token_to_id(token) for token in SPECIAL_TOKENS]
             if ids != list(range(len(SPECIAL_TOKENS))):
@@ -77,6 +82,11 @@ class Tokenizer:
             )
         for role, number in found.items():
             setattr(self, f"{role}_id", number)
+        if start_id is not None and backend.id_to_token(start_id) is None:
+            raise ValueError(
+                f"Tokenizer: decoder_start_token_id={start_id} is no token of tokenizer.json; set it to one, or to null"
+            )
+        self.start_id = self.bos_id if start_id is None else start_id
 
     def _id(self, role: str, token: str | None) -> int | None:
         if token is None:
@@ -131,13 +141,14 @@ class Tokenizer:
             **{f"{role}_token": token for role, token in self.roles.items()},
             "clean_up_tokenization_spaces": False,
             "split_special_tokens": True,  # tokenizer.json cannot say that specials in text are text
+            **({} if self.start_id == self.bos_id else {_START: self.start_id}),
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
         """Of a folder with tokenizer.json: one of ours, or one of `transformers`, whose special tokens
-        tokenizer_config.json or special_tokens_map.json names.
+        tokenizer_config.json or special_tokens_map.json names, and config.json where its decoder starts.
 
         Raises:
             ValueError: the folder has none, it cannot be read, or no token begins, ends or pads a text.
@@ -151,19 +162,34 @@ class Tokenizer:
             raise ValueError(f"Tokenizer: {path} cannot be read ({error}); put it back as it was saved") from error
         backend.no_padding()
         backend.no_truncation()
-        return cls(backend, _roles(folder, backend))
+        return cls(backend, _roles(folder, backend), _start_id(folder))
+
+
+def _mapping(path: Path) -> dict[str, object]:
+    """What a file of JSON holds; nothing where there is none that can be read."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _start_id(folder: Path) -> int | None:
+    """What the decoder of a model beside the tokenizer reads first."""
+    for name in ("tokenizer_config.json", "config.json", "generation_config.json"):
+        start = _mapping(folder / name).get(_START)
+        if isinstance(start, int):
+            return start
+    return None
 
 
 def _roles(folder: Path, backend: tokenizers.Tokenizer) -> dict[str, str]:
     """The special tokens that the files beside a tokenizer.json name, else those that are usual."""
     named: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        try:
-            values = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
+        values = _mapping(folder / name)
         for role in ROLES:
-            token = values.get(f"{role}_token") if isinstance(values, dict) else None
+            token = values.get(f"{role}_token")
             token = token.get("content") if isinstance(token, dict) else token
             if isinstance(token, str):
                 named[role] = token

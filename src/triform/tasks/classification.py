@@ -93,7 +93,7 @@ class Classification(Objective):
             "n_tokens": sum(map(len, rows)),
         }
         if self.family == "encoder_decoder":
-            batch["decoder_input_ids"] = torch.full((len(rows) or 1, 1), self.tokenizer.bos_id)
+            batch["decoder_input_ids"] = torch.full((len(rows) or 1, 1), self.tokenizer.start_id)
             batch["n_tokens"] += len(rows)
         return present(batch)
 
