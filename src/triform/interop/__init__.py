@@ -1,9 +1,12 @@
 """Checkpoints of Hugging Face: from their config.json and tensors to triform's parts and parameters, and back."""
 
 from triform.interop.architecture import Architecture
+from triform.interop.bart import Bart
 from triform.interop.gemma import Gemma
 from triform.interop.gpt2 import GPT2
 from triform.interop.llama import Llama, Mistral, Qwen2, Qwen3
+from triform.interop.marian import Marian
+from triform.interop.t5 import T5
 
-ARCHITECTURES: tuple[Architecture, ...] = (Llama(), Mistral(), Qwen2(), Qwen3(), Gemma(), GPT2())
+ARCHITECTURES: tuple[Architecture, ...] = (Llama(), Mistral(), Qwen2(), Qwen3(), Gemma(), GPT2(), T5(), Bart(), Marian())
 """Where a model fits several, the first is what it is written as."""

@@ -21,7 +21,7 @@ def gated(config: Settings, key: str) -> dict[str, Any]:
 
 def plain(config: Settings, key: str) -> dict[str, Any]:
     """The same without a gate."""
-    parts = {"relu": "relu"} | dict.fromkeys(_APPROXIMATIONS, "gelu")
+    parts = {"relu": "relu", "silu": "silu", "swish": "silu"} | dict.fromkeys(_APPROXIMATIONS, "gelu")
     return _chosen(config.choice(key, parts), config[key])
 
 

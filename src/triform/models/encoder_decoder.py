@@ -15,6 +15,25 @@ from triform.layers.stack import Factory, Stack
 from triform.models.output import ModelOutput
 
 
+_OF_STACKS = (
+    "n_layers",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "d_ff",
+    "max_seq_len",
+    "dropout",
+    "attention",
+    "position",
+    "norm",
+    "feed_forward",
+    "placement",
+    "layer_drop",
+    "embedding_norm",
+)
+"""What is said for both stacks unless one says its own."""
+
+
 class EncoderDecoder(nn.Module):
     """An encoder reads the source; a decoder reads it through cross-attention (Vaswani et al. 2017).
 
@@ -68,22 +87,7 @@ class EncoderDecoder(nn.Module):
     ) -> None:
         self.arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
-        shared = {
-            "n_layers": n_layers,
-            "n_heads": n_heads,
-            "n_kv_heads": n_kv_heads,
-            "head_dim": head_dim,
-            "d_ff": d_ff,
-            "max_seq_len": max_seq_len,
-            "dropout": dropout,
-            "attention": attention,
-            "position": position,
-            "norm": norm,
-            "feed_forward": feed_forward,
-            "placement": placement,
-            "layer_drop": layer_drop,
-            "embedding_norm": embedding_norm,
-        }
+        shared = {name: self.arguments[name] for name in _OF_STACKS}
         encoder_has = _of_stack("encoder", shared, encoder)
         decoder_has = _of_stack("decoder", shared | {"cross_attention": None}, decoder)
         decoder_has["cross_attention"] = _cross_attention(decoder_has["cross_attention"], attention)
@@ -160,6 +164,25 @@ def unread(settings: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
         return None in own
 
     return [key for key in keys if not is_read(key.split(".")[0])]
+
+
+def spelled_out(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same model as configured, but that each stack says all that it has and nothing is said for both.
+
+    Two configs of the same model are then equal, whatever they share.
+    """
+    encoder, decoder = settings["encoder"], settings["decoder"]
+    shared = {key: settings.get(key) for key in _OF_STACKS}
+    spelled = {
+        **{key: value for key, value in settings.items() if key not in _OF_STACKS},
+        "encoder": _of_stack("encoder", shared, encoder),
+        "decoder": _of_stack("decoder", shared | {"cross_attention": None}, decoder),
+    }
+    if spelled["decoder"]["cross_attention"] is None:
+        attention = shared["attention"]
+        full = attention.get("full", attention)
+        spelled["decoder"]["cross_attention"] = full | {"window": None} if "window" in full else full
+    return spelled
 
 
 def _of_stack(stack: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

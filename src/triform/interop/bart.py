@@ -1,0 +1,49 @@
+"""BART."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import nn
+
+from triform.interop.architecture import Choice, Settings, Weights, pair
+from triform.interop.two_stacks import STACKS, BartLike
+
+
+class Bart(BartLike):
+    """Lewis et al. 2020 (https://arxiv.org/abs/1910.13461).
+
+    The file of a `BartModel`, as the published base and large are, is read as the language model that it is under its
+    tied head.
+    """
+
+    name = "BART"
+    classes = ("BartForConditionalGeneration", "BartModel")
+    model_type = "bart"
+    preset = "bart_base"
+    pairs_of_positions = tuple(
+        pair(f"model.{stack}.{theirs}", f"{stack}.{ours}")
+        for stack in STACKS
+        for theirs, ours in (("embed_positions", "position.table"), ("layernorm_embedding", "embedding_norm"))
+    )
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "vocab_size": 50265,
+        "d_model": 1024,
+        "max_position_embeddings": 1024,
+        **{f"{stack}_layers": 12 for stack in STACKS},
+        **{f"{stack}_attention_heads": 16 for stack in STACKS},
+        **{f"{stack}_ffn_dim": 4096 for stack in STACKS},
+        **{f"{stack}_layerdrop": 0.0 for stack in STACKS},
+        "activation_function": "gelu",
+        "dropout": 0.1,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "scale_embedding": False,
+        "tie_word_embeddings": True,
+    }
+
+    def read(self, config: Settings, weights: Weights) -> Choice:
+        config.only(normalize_embedding=True, static_position_embeddings=False, extra_pos_embeddings=2)
+        return super().read(config, weights)
+
+    def write(self, model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any] | None:
+        return super().write(model, node) if "offset" in node["position"] else None
