@@ -8,5 +8,15 @@ from triform.interop.llama import Llama, Mistral, Qwen2, Qwen3
 from triform.interop.marian import Marian
 from triform.interop.t5 import T5
 
-ARCHITECTURES: tuple[Architecture, ...] = (Llama(), Mistral(), Qwen2(), Qwen3(), Gemma(), GPT2(), T5(), Bart(), Marian())
+ARCHITECTURES: tuple[Architecture, ...] = (
+    Llama(),
+    Mistral(),
+    Qwen2(),
+    Qwen3(),
+    Gemma(),
+    GPT2(),
+    T5(),
+    Bart(),
+    Marian(),
+)
 """Where a model fits several, the first is what it is written as."""

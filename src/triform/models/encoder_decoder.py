@@ -14,7 +14,6 @@ from triform.layers.init import Scheme, initialise
 from triform.layers.stack import Factory, Stack
 from triform.models.output import ModelOutput
 
-
 _OF_STACKS = (
     "n_layers",
     "n_heads",
