@@ -32,7 +32,16 @@ RECIPE_FOR = {
     ("task", "masked_lm"): "text",
     ("task", "classification"): "labelled",
 }
-CHOICES = [(group, option) for group, options in groups().items() for option in options]
+ENCODERS = [name for name in groups()["model"] if name.startswith(("bert", "roberta", "distilbert", "modernbert"))]
+UNTRAINED = {
+    *(("model/embedding", option) for option in groups()["model/embedding"]),
+    *(("model", name) for name in groups()["model"] if name.startswith("vit_")),
+    *(("model/head", name) for name in groups()["model/head"] if name.startswith(("class", "hidden", "pool"))),
+}
+"""What no task of texts chooses: images, and heads that a task brings or that have no loss."""
+CHOICES = [
+    (group, option) for group, options in groups().items() for option in options if (group, option) not in UNTRAINED
+]
 SLOW = (("data", "stdlib"), ("data", "stdlib_docs"), ("experiment", "stdlib"), ("experiment", "stdlib_docs"))
 """Tokenising all of Python's standard library takes long; `stdlib_modules`, a part of it, is in every test run."""
 CASES = [
@@ -67,12 +76,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def overrides_for(group: str, option: str, files: Path) -> list[str]:
     """A small run that uses an option."""
     own = option if group in ("data", "experiment") else "dates"
-    recipe = RECIPE_FOR.get((group, option), own)
+    reads_both_ways = (group == "model/head" and option.startswith(("masked_lm", "pretraining"))) or option in ENCODERS
+    recipe = RECIPE_FOR.get((group, option), "text" if reads_both_ways else own)
     words = [*TINY, f"paths.outputs={files}", f"paths.cache={files}/cache"]
     words += [word.format(files) for word in OWN_FILES.get(recipe, [])]
     words += DATES if recipe == "dates" else []
     words += ["tokenizer.vocab_size=300"] if recipe != "dates" or (group, option) == ("tokenizer", "bpe") else []
-    words += ["model=encoder"] if option == "masked_lm" else []
+    words += ["task=masked_lm"] if reads_both_ways else []
+    words += ["model=encoder"] if option.startswith(("masked_lm", "pretraining")) else []
     choice = f"{group}={option}"
     if group == "logger":
         words.remove("logger=csv")

@@ -19,7 +19,8 @@ def test_patches_equal_a_convolution_in_reading_order() -> None:
     convolution.weight.data = embedding.patch_proj.weight.detach().unflatten(1, (2, 4, 4))
     convolution.bias = embedding.patch_proj.bias
     x = embedding(images)
-    assert x.shape == (3, 1 + 9, 24) and embedding.seq_len == 10
+    assert x.shape == (3, 1 + 9, 24)
+    assert embedding.seq_len == 10
     torch.testing.assert_close(x[:, 1:], convolution(images).flatten(2).transpose(1, 2))
     torch.testing.assert_close(x[:, 0], embedding.cls.expand(3, 24))
 
@@ -58,11 +59,13 @@ def test_an_encoder_of_images_begins_and_learns(init: str) -> None:
     assert not model.embedding.patch_proj.weight.eq(0).any()
     images, labels = torch.randn(3, 2, 12, 12, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 4, 2])
     output = model.train()(images)
-    assert output.hidden.shape == (3, 10, 24) and output.logits.shape == (3, 10, 5)
+    assert output.hidden.shape == (3, 10, 24)
+    assert output.logits.shape == (3, 10, 5)
     model.head(output.hidden[:, 0], labels, nn.functional.cross_entropy).backward()
     for name, parameter in model.named_parameters():
         if name == "stack.position.table.weight":
-            assert parameter.grad[:10].ne(0).any(dim=1).all() and parameter.grad[10:].eq(0).all()
+            assert parameter.grad[:10].ne(0).any(dim=1).all()
+            assert parameter.grad[10:].eq(0).all()
         else:
             assert parameter.grad.ne(0).any(), name
 
