@@ -7,7 +7,9 @@ from triform.tasks.causal_lm import CausalLM
 
 @pytest.fixture
 def objective(tokenizer: Tokenizer) -> CausalLM:
-    return CausalLM(0.0, None, 8, 0.0, family="decoder", tokenizer=tokenizer, labels=None, seq_len=6, seed=0)
+    return CausalLM(
+        0.0, "torch", 0.0, None, 8, 0.0, family="decoder", tokenizer=tokenizer, labels=None, seq_len=6, seed=0
+    )
 
 
 def test_labels_are_shifted_exactly_once(objective: CausalLM) -> None:

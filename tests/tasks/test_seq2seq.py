@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from triform.data.tokenizers import Tokenizer
+from triform.tasks.figures import VectorSum
 from triform.tasks.seq2seq import Seq2Seq
 
 EXAMPLES = [
@@ -12,8 +13,10 @@ EXAMPLES = [
 KEYS = [(0, 0), (0, 1)]
 
 
-def build(tokenizer: Tokenizer, family: str, seq_len: int = 9) -> Seq2Seq:
-    return Seq2Seq(0.1, family=family, tokenizer=tokenizer, labels=None, seq_len=seq_len, seed=0)
+def build(tokenizer: Tokenizer, family: str, seq_len: int = 9, generate_metrics: str = "test") -> Seq2Seq:
+    return Seq2Seq(
+        0.1, "torch", 0.0, generate_metrics, family=family, tokenizer=tokenizer, labels=None, seq_len=seq_len, seed=0
+    )
 
 
 def test_two_stacks_read_source_with_end_and_predict_target_with_end_from_a_start(tokenizer: Tokenizer) -> None:
@@ -80,3 +83,39 @@ def test_no_example_gives_a_row_without_targets(tokenizer: Tokenizer, family: st
     batch = build(tokenizer, family).collate([], [])
     assert (batch["labels"] == -100).all()
     assert batch["n_targets"] == 0
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])
+def test_what_is_written_is_compared_with_the_raw_target(
+    tokenizer: Tokenizer, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference is the target's text, also where the tokenizer lost some of it or the row was cut."""
+    objective = build(tokenizer, family)
+    hypotheses = ["the cat sat on the mat", "a dog"]
+    references = ["the cat sat on the mat", "the dog ran away quickly today"]
+    examples = [
+        example | {"texts": {"source": "", "target": text}} for example, text in zip(EXAMPLES, references, strict=True)
+    ]
+    said = {tuple(example["source_ids"].tolist()): text for example, text in zip(EXAMPLES, hypotheses, strict=True)}
+    monkeypatch.setattr(objective.form, "write", lambda model, sources, limit: [said[tuple(s)] for s in sources])
+    monkeypatch.setattr(tokenizer, "decode", lambda text: text)
+    whole, parts = VectorSum(10), VectorSum(10)
+    whole.update(objective.write(None, objective.collate(examples, KEYS))["bleu"])
+    for example, key in zip(examples, KEYS, strict=True):
+        parts.update(objective.write(None, objective.collate([example], [key]))["bleu"])
+    assert whole.compute().equal(parts.compute())
+    edits = objective.write(None, objective.collate(examples, KEYS))["edits"].numpy()
+    sums = {"bleu": whole.compute().numpy(), "chrf": np.zeros(18), "edits": edits}
+    assert objective.conclude(sums)["bleu"] == pytest.approx(56.0479, abs=1e-4)
+    assert objective.write(None, objective.collate([], [])) == {}
+
+
+def test_when_it_writes(tokenizer: Tokenizer) -> None:
+    when = {
+        choice: [build(tokenizer, "decoder", generate_metrics=choice).writes(final) for final in (False, True)]
+        for choice in ("never", "test", "validation")
+    }
+    assert when == {"never": [False, False], "test": [False, True], "validation": [True, True]}
+    assert not build(tokenizer, "decoder", generate_metrics="never").signatures()
+    with pytest.raises(ValueError, match=r"generate_metrics='always' is unknown; set task\.generate_metrics to never"):
+        build(tokenizer, "decoder", generate_metrics="always")

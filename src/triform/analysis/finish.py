@@ -17,7 +17,7 @@ from triform.data.rows import TextRows, training_rows
 from triform.layers.attention import capture_weights
 from triform.run.folder import RunFolder
 from triform.run.load import Loaded, open_run
-from triform.run.parts import own_data
+from triform.run.parts import loader, own_data
 from triform.training.hardware import device_type
 
 N_JUDGED, N_SHOWN, N_PICTURED = 200, 4, 3
@@ -36,7 +36,8 @@ def finish(folder: RunFolder, trust: Sequence[str]) -> None:
     prepared = own_data(folder, loaded.config)
     loaded.model.to(device_type(loaded.config["trainer"]["accelerator"]))
     split = "test" if "test" in prepared.splits else "validation"
-    examples = learnt(prepared, loaded.config) or held_out(prepared.splits[split], loaded.config["data"]["seq_len"])
+    settings = loader(loaded.config, loaded.objective)
+    examples = learnt(prepared, loaded.config, settings) or held_out(prepared.splits[split], settings["seq_len"])
     with torch.inference_mode():
         samples = loaded.objective.samples(loaded.model, examples)
     judged = samples[0].correct is not None if samples else False
@@ -76,11 +77,15 @@ def held_out(split: Split, seq_len: int) -> list[dict[str, Any]]:
     return [rows[i * len(rows) // n] for i in range(n)]
 
 
-def learnt(prepared: Prepared, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The batch that a run with `trainer.overfit` was trained on; of others nothing."""
+def learnt(prepared: Prepared, config: Mapping[str, Any], loader: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The batch that a run with `trainer.overfit` was trained on; of others nothing.
+
+    Args:
+        loader: settings of its data loader.
+    """
     if not config["trainer"]["overfit"]:
         return []
-    loader, split = config["data"], prepared.splits["train"]
+    split = prepared.splits["train"]
     order = training_order(prepared, loader["seq_len"], loader["batch_size"], loader["batch_tokens"], config["seed"])
     rows = training_rows(split, loader["seq_len"], config["seed"], 0) if split.kind == "text" else split
     return [rows[int(i)] for i in order.batch(0)[1][: N_JUDGED if split.kind != "text" else N_SHOWN]]

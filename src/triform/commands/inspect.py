@@ -8,6 +8,8 @@ from triform.commands.parser import Parser
 from triform.run.errors import BadInput
 
 ASSUMED_TOKENS, ASSUMED_LABELS = 256, 2
+LABELLED = frozenset(("labelled", "multilabelled", "tagged"))
+"""Kinds of data whose classes a model must know."""
 
 
 def main(arguments: list[str]) -> int:
@@ -64,9 +66,9 @@ def _described(
     import torch
 
     from triform.data.tokenizers import Tokenizer
-    from triform.run.build import build, locate
+    from triform.run.build import locate
     from triform.run.folder import read_labels
-    from triform.run.parts import known_data, model_factory
+    from triform.run.parts import known_data, model_factory, objective_of
 
     notes = []
     tokenizer, labels = None, None
@@ -82,15 +84,13 @@ def _described(
             notes.append(f"The data is not prepared yet: {n_tokens} tokens assumed; model.vocab_size=N sets it.")
     task = locate(config["task"]["_target_"], trust, "task")
     arguments = {}
-    if "labelled" in task.kinds:
-        if labels is None:
-            labels = [str(i) for i in range(ASSUMED_LABELS)]
-            notes.append(f"The data is not prepared yet: {len(labels)} labels assumed.")
-        family = locate(config["model"]["_target_"], trust, "model").family
-        objective = build(config["task"], trust, "task")(
-            family=family, tokenizer=tokenizer, labels=labels, seq_len=config["data"]["seq_len"], seed=config["seed"]
-        )
+    if labels is None and LABELLED.intersection(task.kinds):
+        labels = [str(i) for i in range(ASSUMED_LABELS)]
+        notes.append(f"The data is not prepared yet: {len(labels)} labels assumed.")
+    if tokenizer is not None or LABELLED.union({"scored"}).intersection(task.kinds):  # which are no tokens
+        objective = objective_of(config, tokenizer, labels)
         arguments = objective.model_arguments()
+        n_tokens += objective.extra_tokens
     with torch.device("meta"):
         return config, model_factory(config, n_tokens, arguments)(), notes
 

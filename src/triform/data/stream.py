@@ -38,6 +38,11 @@ class Examples:
         self.epoch = epoch
         return self.rows
 
+    def held_out(self, i: int) -> dict[str, Any]:
+        """Example i; of pairs with `texts`, what it was before it was tokenised, to compare written text with."""
+        example = self.of_epoch(0)[i]
+        return example | {"texts": self.split.texts(i)} if self.split.kind == "pairs" else example
+
     @property
     def lengths(self) -> np.ndarray:
         """Tokens read of each example: what a row longer than `seq_len` has beyond it is not."""
@@ -81,8 +86,7 @@ class HeldOut(Dataset):
 
     def __getitem__(self, k: int) -> dict[str, Any]:
         indices = self.batches[k].tolist()
-        rows = self.examples.of_epoch(0)
-        return self.collate([rows[i] for i in indices], [(HELD_OUT_EPOCH, i) for i in indices])
+        return self.collate([self.examples.held_out(i) for i in indices], [(HELD_OUT_EPOCH, i) for i in indices])
 
 
 class From(Sampler[int]):

@@ -8,11 +8,10 @@ import torch
 from triform.data.module import DataModule
 from triform.data.prepare import Origin
 from triform.data.sources.files import content_hash
-from triform.run.check import LOADER
 from triform.run.errors import BadInput, nearest
 from triform.run.folder import RunFolder
 from triform.run.load import open_run
-from triform.run.parts import own_data, read_origin
+from triform.run.parts import loader, own_data, read_origin
 from triform.tasks.figures import Figures
 from triform.training.hardware import device_type
 
@@ -43,14 +42,15 @@ def evaluate(run: str | Path, split: str | None = None, trust: Sequence[str] = (
         seed=loaded.config["seed"],
         accumulate=1,
         overfit=False,
-        **{key: loaded.config["data"][key] for key in LOADER},
+        **loader(loaded.config, loaded.objective),
     )
     device = device_type(loaded.config["trainer"]["accelerator"])
     model, figures = loaded.model.to(device), Figures(loaded.objective)
     figures.reset(device)
     with torch.inference_mode():
         for batch in module.loader(split):
-            figures.add(model, {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.items()})
+            batch = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
+            figures.add(model, batch, final=True)
     return split, figures.means(prepared.spelt_bytes(split))
 
 

@@ -13,7 +13,7 @@ from triform.models.weights import check_weights
 from triform.run.check import check_record
 from triform.run.errors import BadInput, one_line
 from triform.run.folder import RunFolder, read_labels, resolve_run
-from triform.run.parts import model_factory, objective_of
+from triform.run.parts import model_factory, n_tokens, objective_of
 from triform.tasks.objective import Objective
 from triform.training.checkpoints import BEST, LAST, read_checkpoint
 
@@ -60,7 +60,7 @@ def open_run(run: str | Path, trust: Sequence[str] = ()) -> Loaded:
     try:
         objective = objective_of(config, tokenizer, read_labels(folder))
         with torch.device("meta"):
-            model = model_factory(config, tokenizer.vocab_size, objective.model_arguments())()
+            model = model_factory(config, n_tokens(tokenizer, objective), objective.model_arguments())()
     except TypeError as error:  # a key of a part is missing, or is none
         raise BadInput(f"{folder.config}: {one_line(error)}; put the file back as the run wrote it") from error
     path = checkpoint(folder, Path(run))

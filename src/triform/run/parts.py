@@ -124,7 +124,7 @@ def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:
     objective = objective_of(config, prepared.tokenizer, prepared.labels)
     trainer = dict(config["trainer"], devices=devices(config)[1])
     return Parts(
-        model_factory=model_factory(config, prepared.tokenizer.vocab_size, objective.model_arguments()),
+        model_factory=model_factory(config, n_tokens(prepared.tokenizer, objective), objective.model_arguments()),
         objective=objective,
         optimizer=build(config["optimizer"], trust, "optimizer"),
         schedule=build(config["scheduler"], trust, "scheduler"),
@@ -134,7 +134,7 @@ def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:
             seed=config["seed"],
             accumulate=trainer["accumulate"],
             overfit=trainer["overfit"],
-            **{key: config["data"][key] for key in LOADER},
+            **loader(config, objective),
         ),
         settings=TrainerSettings(**trainer),
         callbacks=list(build(config["callbacks"], trust, "callbacks").values()),
@@ -153,7 +153,19 @@ def weights_to_begin_with(config: Mapping[str, Any]) -> Callable[[nn.Module], No
     return lambda model: fill(model, path, config["trust"], say=rank() == 0)
 
 
-def objective_of(config: Mapping[str, Any], tokenizer: Tokenizer, labels: Sequence[str] | None) -> Objective:
+def loader(config: Mapping[str, Any], objective: Objective) -> dict[str, Any]:
+    """The keys of `data` that are the data loader's, with rows of text as long as the task fills."""
+    length = objective.text_length()
+    settings = {key: config["data"][key] for key in LOADER}
+    return settings if length is None else settings | {"seq_len": length}
+
+
+def n_tokens(tokenizer: Tokenizer, objective: Objective) -> int:
+    """Rows that a model's table needs at least: the vocabulary, and marks that only the task has."""
+    return tokenizer.vocab_size + objective.extra_tokens
+
+
+def objective_of(config: Mapping[str, Any], tokenizer: Tokenizer | None, labels: Sequence[str] | None) -> Objective:
     """The task of a run, given what its data came to."""
     trust = config["trust"]
     return build(config["task"], trust, "task")(
@@ -184,18 +196,18 @@ def model_factory(
     """A function of nothing that builds the model.
 
     Args:
-        vocab_size: of the tokenizer, used where `model.vocab_size` is null.
+        vocab_size: tokens that the data and the task have, used where `model.vocab_size` is null.
         arguments: what the task wants the model to be built with, such as its head.
 
     Raises:
-        BadInput: `model.vocab_size` is below the tokenizer's.
+        BadInput: `model.vocab_size` is below that.
     """
     node = dict(config["model"])
     rows = node.pop("vocab_size", None)
     node.pop("path", None)  # of the weights that it begins with
     if rows is not None and rows < vocab_size:
         raise BadInput(
-            f"model.vocab_size={rows} is below the tokenizer's {vocab_size}; "
+            f"model.vocab_size={rows} is below the {vocab_size} tokens of tokenizer and task; "
             f"set model.vocab_size to null or {vocab_size} or more"
         )
     given = dict(arguments or {})

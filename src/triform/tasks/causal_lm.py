@@ -27,6 +27,7 @@ from triform.tasks.objective import (
     perplexity,
     present,
 )
+from triform.tasks.token_loss import token_losses
 
 
 class CausalLM(Objective):
@@ -36,7 +37,7 @@ class CausalLM(Objective):
     see each other. The end mark of a document opens the next one, so that every token but a row's first is predicted.
 
     Args:
-        label_smoothing: share of the target's probability spread over the vocabulary, in [0, 1).
+        label_smoothing, smoothing, z_loss: see `CrossEntropy`.
         prompt: text that the sample shown at the end continues; null: the beginning of the held-out text.
         sample_tokens: length of that sample in tokens.
         temperature: of that sample; 0 takes the likeliest token.
@@ -50,6 +51,8 @@ class CausalLM(Objective):
     def __init__(
         self,
         label_smoothing: float,
+        smoothing: str,
+        z_loss: float,
         prompt: str | None,
         sample_tokens: int,
         temperature: float,
@@ -62,7 +65,7 @@ class CausalLM(Objective):
     ) -> None:
         self.prompt, self.sample_tokens, self.temperature = prompt, sample_tokens, temperature
         self.tokenizer, self.seed = tokenizer, seed
-        self.train_loss, self.plain_loss = CrossEntropy(label_smoothing), CrossEntropy(0.0)
+        self.train_loss, self.plain_loss = token_losses(label_smoothing, smoothing, z_loss, tokenizer)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         inputs = [example["ids"][:-1] for example in examples]

@@ -3,12 +3,14 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from triform.data.prepare import Split
 
 Batch = dict[str, Any]
 Model = Any
@@ -36,11 +38,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Measures:
-    """Sums of one evaluation batch: the loss over `n_targets` labels, and name -> (sum, count) pairs."""
+    """Sums of one evaluation batch: the loss over `n_targets` labels, name -> (sum, count) pairs, and other sums."""
 
     loss: Tensor
     n_targets: int
-    ratios: Mapping[str, tuple[Tensor, int]]
+    ratios: Mapping[str, tuple[Tensor, int | Tensor]]
+    sums: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Objective(ABC):
@@ -51,15 +54,19 @@ class Objective(ABC):
     """
 
     kinds: ClassVar[tuple[str, ...]]
-    """Kinds of data that it learns from: "text", "pairs", "labelled"."""
+    """Kinds of data that it learns from, of `triform.data.sources.base.COLUMNS`."""
     families: ClassVar[tuple[str, ...]]
     """Families of model that it trains."""
-    monitor: ClassVar[tuple[str, str]] = ("loss", "min")
+    monitor: tuple[str, str] = ("loss", "min")
     """Measure that picks the best checkpoint, and which way it improves."""
-    measures: ClassVar[tuple[str, ...]] = ()
+    measures: tuple[str, ...] = ()
     """Names of the ratios that `evaluate` returns besides the loss."""
-    derived: ClassVar[tuple[str, ...]] = ()
-    """Names of the figures that `derive` adds."""
+    derived: tuple[str, ...] = ()
+    """Names of the figures that `derive` and `conclude` add."""
+    written: tuple[str, ...] = ()
+    """Names of the figures that `conclude` adds where `write` has been called."""
+    extra_tokens: int = 0
+    """Rows of the model's table beyond the tokenizer's vocabulary, for marks that only this task has."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
@@ -80,6 +87,34 @@ class Objective(ABC):
     @abstractmethod
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         """What the model makes of some examples, as text."""
+
+    def sums(self) -> Mapping[str, int]:
+        """How many numbers each of the sums has that `evaluate` and `write` return."""
+        return {}
+
+    def writes(self, final: bool) -> bool:
+        """Whether what the model writes is measured, which takes long: at the end of a run (`final`), or in each
+        validation."""
+        return False
+
+    def write(self, model: Model, batch: Batch) -> Mapping[str, Tensor]:
+        """Sums of what the model writes for a batch."""
+        return {}
+
+    def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Figures of the sums over all batches and ranks; sums that nothing was added to are 0."""
+        return {}
+
+    def signatures(self) -> dict[str, str]:
+        """How figures are computed that others compute otherwise, by the figure's name."""
+        return {}
+
+    def look(self, train: Split) -> None:  # noqa: B027
+        """See the training split before training begins. Whoever uses the trained model does without."""
+
+    def text_length(self) -> int | None:
+        """Tokens of running text that fill a row of this task; None: `seq_len`."""
+        return None
 
     def room(self) -> int | None:
         """Most tokens of a text that a batch holds beside the task's marks; None: running text is never cut."""
@@ -120,7 +155,7 @@ def model_inputs(batch: Batch) -> dict[str, Tensor]:
     """What of a batch a single stack reads."""
     return {
         key: batch[key]
-        for key in ("input_ids", "padding_mask", "position_ids", "document_ids")
+        for key in ("input_ids", "padding_mask", "position_ids", "document_ids", "prefix_length")
         if batch.get(key) is not None
     }
 

@@ -3,25 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
-from triform.generation import generate
-from triform.layers.losses import CrossEntropy
-from triform.tasks.objective import (
-    IGNORED,
-    Batch,
-    Ids,
-    Key,
-    Measures,
-    Model,
-    Objective,
-    Sample,
-    pad,
-    padding_mask,
-    present,
-)
+from triform.tasks.objective import IGNORED, Batch, Ids, Key, Measures, Model, Objective, Sample
+from triform.tasks.source_target import FAMILIES, SourceTarget
+from triform.tasks.token_loss import token_losses
+from triform.tasks.written import Corpus
+
+WHEN = ("never", "test", "validation")
 
 
 class Seq2Seq(Objective):
@@ -31,20 +22,30 @@ class Seq2Seq(Objective):
     A decoder reads source, separator and target as one row, with loss on the target alone.
 
     `exact_match` is the share of targets of which every token is the likeliest one after the right ones before it:
-    the targets that greedy decoding reproduces, without decoding.
+    the targets that greedy decoding reproduces, without decoding. BLEU, chrF and the character error rate are of the
+    text that the model writes, greedily, against the text of the target as the data has it.
 
     Args:
-        label_smoothing: share of the target's probability spread over the vocabulary, in [0, 1); 0.1 in the paper.
+        label_smoothing, smoothing, z_loss: see `CrossEntropy`; 0.1 in the paper.
+        generate_metrics: when what the model writes is measured: "test", at the end of a run and by `triform evaluate`;
+            "validation", there too; or "never".
+
+    Raises:
+        ValueError: unknown `generate_metrics`; see also `CrossEntropy`.
     """
 
     kinds = ("pairs",)
-    families = ("decoder", "encoder_decoder")
+    families = FAMILIES
     monitor = ("loss", "min")
     measures = ("accuracy", "exact_match")
+    written = Corpus.figures
 
     def __init__(
         self,
         label_smoothing: float,
+        smoothing: str,
+        z_loss: float,
+        generate_metrics: str,
         *,
         family: str,
         tokenizer: Tokenizer,
@@ -52,27 +53,29 @@ class Seq2Seq(Objective):
         seq_len: int,
         seed: int,
     ) -> None:
-        self.tokenizer, self.seq_len = tokenizer, seq_len
-        self.two_stacks = family == "encoder_decoder"
-        self.train_loss, self.plain_loss = CrossEntropy(label_smoothing), CrossEntropy(0.0)
+        if generate_metrics not in WHEN:
+            raise ValueError(
+                f"Seq2Seq: generate_metrics={generate_metrics!r} is unknown; set task.generate_metrics to "
+                f"{', '.join(WHEN)}"
+            )
+        self.tokenizer, self.seq_len, self.generate_metrics = tokenizer, seq_len, generate_metrics
+        self.form = SourceTarget(family, tokenizer, both_ways=False)
+        self.train_loss, self.plain_loss = token_losses(label_smoothing, smoothing, z_loss, tokenizer)
+        self.corpus = Corpus()
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         sources = [self._cut(example["source_ids"]) for example in examples]
         targets = [self._ended(example["target_ids"]) for example in examples]
-        return self._two_rows(sources, targets) if self.two_stacks else self._one_row(sources, targets)
+        batch = self.form.batch(sources, targets)
+        if examples and all("texts" in example for example in examples):
+            batch["references"] = [example["texts"]["target"] for example in examples]
+        return batch
 
     def room(self) -> int:
-        return self.seq_len - 1 if self.two_stacks else (self.seq_len - 1) // 2
+        return self.seq_len - 1 if self.form.two_stacks else (self.seq_len - 1) // 2
 
     def hidden(self, model: Model, batch: Batch) -> Tensor:
-        if not self.two_stacks:
-            return model(batch["input_ids"], batch.get("padding_mask")).hidden
-        return model(
-            batch["input_ids"],
-            batch["decoder_input_ids"],
-            padding_mask=batch.get("padding_mask"),
-            decoder_padding_mask=batch.get("decoder_padding_mask"),
-        ).hidden
+        return self.form.hidden(model, batch)
 
     def loss(self, model: Model, batch: Batch) -> Tensor:
         return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
@@ -87,6 +90,28 @@ class Seq2Seq(Objective):
             {"accuracy": ((right & target).sum(), batch["n_targets"]), "exact_match": (whole.sum(), batch["n_rows"])},
         )
 
+    def sums(self) -> Mapping[str, int]:
+        return self.corpus.sizes
+
+    def writes(self, final: bool) -> bool:
+        return self.generate_metrics == "validation" or (final and self.generate_metrics == "test")
+
+    def write(self, model: Model, batch: Batch) -> Mapping[str, Tensor]:
+        if not batch["n_rows"]:
+            return {}
+        references = batch.get("references")
+        if references is None:
+            references = [
+                self.tokenizer.decode(token for token in row if token != IGNORED) for row in batch["labels"].tolist()
+            ]
+        return self.corpus.sums(self.answer(model, self.form.sources(batch)), references)
+
+    def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        return self.corpus.conclude(sums)
+
+    def signatures(self) -> dict[str, str]:
+        return self.corpus.signatures() if self.writes(final=True) else {}
+
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         sources = [self.tokenizer.decode(self._cut(example["source_ids"])) for example in examples]
         targets = [self.tokenizer.decode(self._cut(example["target_ids"])) for example in examples]
@@ -98,27 +123,8 @@ class Seq2Seq(Objective):
 
     def answer(self, model: Model, sources: Sequence[Ids]) -> list[str]:
         """The likeliest target of each source (token ids without marks), greedily."""
-        device, tokens = next(model.parameters()).device, self.tokenizer
-        mark = tokens.eos_id if self.two_stacks else tokens.sep_id
-        rows = [[*source, mark] for source in sources]
-        if self.two_stacks:
-            ids, mask, skip = pad(rows, tokens.pad_id), padding_mask(rows), 1
-        else:  # prompts end together
-            longest = max(map(len, rows))
-            ids = torch.tensor([[tokens.pad_id] * (longest - len(row)) + row for row in rows])
-            mask = torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in rows])
-            skip = longest
-        room = self.seq_len if self.two_stacks else max(model.max_seq_len - skip, 1)
-        out = generate(
-            model,
-            ids.to(device),
-            None if mask is None else mask.to(device),
-            max_new_tokens=min(self.seq_len, room),
-            eos_id=tokens.eos_id,
-            pad_id=tokens.pad_id,
-            start_id=tokens.bos_id if self.two_stacks else None,
-        )
-        return [tokens.decode(row[skip:]) for row in out.tolist()]
+        rows = [[int(token) for token in source] for source in sources]
+        return [self.tokenizer.decode(row) for row in self.form.write(model, rows, self.seq_len)]
 
     def _cut(self, ids: Ids) -> list[int]:
         return [int(token) for token in ids[: self.room()]]
@@ -127,35 +133,3 @@ class Seq2Seq(Objective):
         """The target and its end mark; one that is cut has no end to learn."""
         cut = self._cut(target)
         return cut if len(target) > len(cut) else [*cut, self.tokenizer.eos_id]
-
-    def _two_rows(self, sources: list[list[int]], targets: list[list[int]]) -> Batch:
-        start, end = self.tokenizer.bos_id, self.tokenizer.eos_id
-        inputs = [[*source, end] for source in sources]
-        decoder_inputs = [[start, *target[:-1]] for target in targets]
-        return present(
-            {
-                "input_ids": pad(inputs, self.tokenizer.pad_id),
-                "padding_mask": padding_mask(inputs),
-                "decoder_input_ids": pad(decoder_inputs, self.tokenizer.pad_id),
-                "decoder_padding_mask": padding_mask(decoder_inputs),
-                "labels": pad(targets, IGNORED),
-                "n_tokens": sum(map(len, inputs)) + sum(map(len, decoder_inputs)),
-                "n_targets": sum(map(len, targets)),
-                "n_rows": len(targets),
-            }
-        )
-
-    def _one_row(self, sources: list[list[int]], targets: list[list[int]]) -> Batch:
-        pairs = list(zip(sources, targets, strict=True))
-        rows = [[*source, self.tokenizer.sep_id, *target[:-1]] for source, target in pairs]
-        labels = [[IGNORED] * len(source) + target for source, target in pairs]
-        return present(
-            {
-                "input_ids": pad(rows, self.tokenizer.pad_id),
-                "padding_mask": padding_mask(rows),
-                "labels": pad(labels, IGNORED),
-                "n_tokens": sum(map(len, rows)),
-                "n_targets": sum(map(len, targets)),
-                "n_rows": len(rows),
-            }
-        )

@@ -231,7 +231,7 @@ class Task(L.LightningModule):
         self._figures.reset(self.device)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self._figures.add(self.model, batch)
+        self._figures.add(self.model, batch, final=True)
 
     def on_test_epoch_end(self) -> None:
         self._conclude(self.final_split)

@@ -102,6 +102,7 @@ def fit(
     torch.manual_seed(seed)
     limits = budget(data.order, settings.max_steps, settings.max_epochs, settings.max_tokens, settings.max_hours)
     data.total_steps = limits.max_steps
+    objective.look(prepared.splits["train"])
     task = Task(
         model_factory=model_factory,
         objective=objective,
@@ -192,11 +193,20 @@ def _record(
     if rank() != 0:
         return Record(None, None, limits, data.order.steps_per_epoch, flops, None)
     figures = ("loss", *objective.measures, *objective.derived)
-    columns = [f"{split}/{name}" for split in ("validation", "test") for name in figures]
+    columns = [
+        f"{split}/{name}"
+        for split, final in (("validation", False), ("test", True))
+        for name in (*figures, *(objective.written if objective.writes(final) else ()))
+    ]
     device = device_type(settings.accelerator)
     return Record(
         Metrics(folder / "metrics.csv", [*(f"train/{name}" for name in TRAIN), *columns]),
-        Summary(folder / "summary.json", parameters=count_parameters(sketch), flops_per_token=flops),
+        Summary(
+            folder / "summary.json",
+            parameters=count_parameters(sketch),
+            flops_per_token=flops,
+            **({"signatures": objective.signatures()} if objective.signatures() else {}),
+        ),
         limits,
         data.order.steps_per_epoch,
         flops,
