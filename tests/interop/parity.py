@@ -98,3 +98,10 @@ def check_export(ours: nn.Module, kind: type, folder: Path, *inputs: Tensor) -> 
     assert all(torch.equal(first[name], second[name]) for name in first)
     config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     return config
+
+
+def changed_config(folder: Path, **changed: Any) -> None:
+    """Sets keys of a folder's config.json; None takes one out."""
+    path = folder / "config.json"
+    values = {**json.loads(path.read_text()), **changed}
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))

@@ -17,6 +17,7 @@ class Gemma(LlamaLike):
     classes = ("GemmaForCausalLM",)
     model_type = "gemma"
     preset = "gemma_2b"
+    unit_offset = True
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS | {
         "vocab_size": 256000,
         "num_key_value_heads": 16,

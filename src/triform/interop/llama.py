@@ -48,6 +48,8 @@ class LlamaLike(Architecture):
     preset: ClassVar[str]
     qk_norm: ClassVar[str | None] = None
     """A part of `model/norm` for queries and keys."""
+    unit_offset: ClassVar[bool] = False
+    """Whether norms multiply by 1 + weight."""
 
     def read(self, config: Settings, weights: Weights) -> Choice:
         config.only(partial_rotary_factor=1.0)
@@ -92,10 +94,17 @@ class LlamaLike(Architecture):
         return {}
 
     def write(self, model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any] | None:
-        if "theta" not in node["position"] or "eps" not in node["norm"] or "tied" not in node["head"]:
+        if "theta" not in node["position"] or "tied" not in node["head"]:
+            return None
+        part, windows = kinds(node)
+        if node["norm"].get("unit_offset") is not self.unit_offset or (part["qk_norm"] is None) != (
+            self.qk_norm is None
+        ):
+            return None
+        own = self.own_keys(node, part, windows)
+        if own is None:
             return None
         built = model.stack.layers[0].attention
-        part, windows = kinds(node)
         return {
             "vocab_size": node["vocab_size"],
             "hidden_size": node["d_model"],
@@ -110,13 +119,13 @@ class LlamaLike(Architecture):
             "tie_word_embeddings": node["head"]["tied"],
             "attention_dropout": part["weights_dropout"],
             **rotary_keys(node["position"]),
-            **self.own_keys(node, part, windows),
+            **own,
         }
 
     def own_keys(
         self, node: Mapping[str, Any], part: Mapping[str, Any], windows: Sequence[int | None]
-    ) -> dict[str, Any]:
-        """The keys of config.json for what this one has besides.
+    ) -> dict[str, Any] | None:
+        """The keys of config.json for what this one has besides; None if the model is surely not of it.
 
         Args:
             part: attention of a layer.
@@ -151,7 +160,9 @@ class Llama(LlamaLike):
 
     def own_keys(
         self, node: Mapping[str, Any], part: Mapping[str, Any], windows: Sequence[int | None]
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any] | None:
+        if any(windows):
+            return None
         return {"attention_bias": part["bias"], "mlp_bias": node["feed_forward"]["bias"]}
 
 
@@ -175,8 +186,8 @@ class Mistral(LlamaLike):
 
     def own_keys(
         self, node: Mapping[str, Any], part: Mapping[str, Any], windows: Sequence[int | None]
-    ) -> dict[str, Any]:
-        return {"sliding_window": windows[0]}
+    ) -> dict[str, Any] | None:
+        return {"sliding_window": windows[0]} if len(set(windows)) == 1 else None
 
 
 class Qwen2(LlamaLike):
