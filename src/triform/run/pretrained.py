@@ -21,6 +21,7 @@ from triform.interop.architecture import Architecture, Settings
 from triform.interop.convert import to_ours, to_theirs
 from triform.interop.files import CONFIG, WEIGHTS, Tensors, local_folder, read_config
 from triform.models.describe import described
+from triform.models.encoder_decoder import spelled_out
 from triform.models.weights import check_weights
 from triform.run.build import build
 from triform.run.compose import compose
@@ -29,8 +30,8 @@ from triform.run.folder import resolve_run
 
 OWN_TYPE = "triform"
 """`model_type` in the config.json of a model that no published architecture fits."""
-IRRELEVANT = ("init", "layer_drop", "n_tokens")
-"""Keys of a model that change nothing of what it computes once it is trained."""
+IRRELEVANT = ("layer_drop", "n_tokens", "dropout", "weights_dropout", "kernel")
+"""Keys of a model and its parts that change nothing of what it computes once it is trained."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +124,29 @@ def from_pretrained(
         return load(path, trust)
     found = open_pretrained(path, trust)
     if max_seq_len is not None:
-        found = Pretrained(found.folder, {**found.node, "max_seq_len": max_seq_len}, trust)
+        found = Pretrained(found.folder, _lengthened(found.node, max_seq_len), trust)
     weights = found.weights()
     model = found.sketch()
     model.to_empty(device="cpu")
     model.load_state_dict(weights)
     return model.to(dtype or next(iter(weights.values())).dtype).eval(), found.tokenizer()
+
+
+def _lengthened(node: Mapping[str, Any], max_seq_len: int) -> dict[str, Any]:
+    """The config of a model that reads other lengths.
+
+    Raises:
+        BadInput: it has a vector for each position.
+    """
+    own = [dict(node[name]) for name in ("encoder", "decoder") if name in node]
+    positions = [node["position"], *(stack["position"] for stack in own if stack.get("position"))]
+    if any(str(position.get("_target_")).endswith(".Learned") for position in positions):
+        raise BadInput(
+            f"from_pretrained: max_seq_len={max_seq_len} has no meaning where each position has a learned vector; "
+            f"leave it out (the model has {node['max_seq_len']})"
+        )
+    stacks = {name: {**node[name], "max_seq_len": None} for name in ("encoder", "decoder") if name in node}
+    return {**node, **stacks, "max_seq_len": max_seq_len}
 
 
 def open_pretrained(path: str | Path, trust: Sequence[str] = ()) -> Pretrained:
@@ -175,7 +193,7 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def save_pretrained(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
+def save_pretrained(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = None) -> str:
     """Write config.json and weights to a new folder, as `transformers` reads them where it has such a model.
 
     A model that no published architecture fits is written with triform's own names and config; `triform.load` and
@@ -184,9 +202,13 @@ def save_pretrained(model: nn.Module, folder: str | Path, tokenizer: Tokenizer |
     Args:
         tokenizer: is written beside them, and config.json names its special tokens.
 
+    Returns:
+        The class of `transformers` that reads it, or "triform".
+
     Raises:
         ValueError: the folder exists and is not empty, or the model has a part that no config can name.
     """
+    check_new(Path(folder).expanduser())
     node = described(model)
     found = published(model, node)
     if found is None:
@@ -194,13 +216,14 @@ def save_pretrained(model: nn.Module, folder: str | Path, tokenizer: Tokenizer |
         tensors = {name: value.detach().contiguous() for name, value in model.named_parameters()}
     else:
         architecture, settings = found
-        config = {**settings.given, **_special_tokens(architecture, settings, tokenizer)}
+        config = {**settings.given, **_special_tokens(settings.given, tokenizer)}
         tensors = to_theirs(architecture, model, Settings(config, {}, settings.where))
     with _new_folder(Path(folder).expanduser()) as partial:
         (partial / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file(tensors, partial / WEIGHTS, metadata={"format": "pt"})
         if tokenizer is not None:
             tokenizer.save(partial)
+    return OWN_TYPE if found is None else str(config["architectures"][0])
 
 
 def published(model: nn.Module, node: Mapping[str, Any]) -> tuple[Architecture, Settings] | None:
@@ -227,19 +250,40 @@ def published(model: nn.Module, node: Mapping[str, Any]) -> tuple[Architecture, 
 
 
 def _essence(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model computes in evaluation, without what only training or speed knows of."""
+    """What a model computes in evaluation, without what only training or speed knows of, and said in one way."""
     rescales = str(node["init"].get("_target_")).endswith(".MuP")
-    kept = {key: value for key, value in node.items() if key not in IRRELEVANT or (rescales and key == "init")}
+    kept = {key: value for key, value in node.items() if key != "init" or rescales}
+    if "encoder" in kept:
+        kept = spelled_out(kept)
+        kept |= {name: _sized(kept[name], kept["d_model"]) for name in ("encoder", "decoder")}
+    else:
+        kept = _sized(kept, kept["d_model"])
     return _without_rates(kept)
+
+
+def _sized(stack: Mapping[str, Any], d_model: int) -> dict[str, Any]:
+    """Widths and counts of heads as numbers, where a config may leave them to others."""
+    n_heads = stack["n_heads"]
+    head_dim = stack["head_dim"] or d_model // n_heads
+    sized = {key: value for key, value in stack.items() if key != "n_kv_heads"} | {"head_dim": head_dim}
+
+    def attention(of: Mapping[str, Any]) -> dict[str, Any]:
+        if "full" in of and "local" in of:
+            return {**of, "full": attention(of["full"]), "local": attention(of["local"])}
+        said = {key: value for key, value in of.items() if key != "group_size"}
+        said["n_kv_heads"] = stack["n_kv_heads"] or n_heads // (of.get("group_size") or n_heads)
+        if said.get("scale", 0) is None:
+            said["scale"] = head_dim**-0.5
+        if said.get("out_bias", 0) is None:
+            said["out_bias"] = said["bias"]
+        return said
+
+    return sized | {key: attention(sized[key]) for key in ("attention", "cross_attention") if key in sized}
 
 
 def _without_rates(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {
-            key: _without_rates(one)
-            for key, one in value.items()
-            if key not in ("dropout", "weights_dropout", "kernel")
-        }
+        return {key: _without_rates(one) for key, one in value.items() if key not in IRRELEVANT}
     return value
 
 
@@ -247,24 +291,32 @@ def _dtype(model: nn.Module) -> str:
     return str(next(model.parameters()).dtype).removeprefix("torch.")
 
 
-def _special_tokens(architecture: Architecture, settings: Settings, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def _special_tokens(config: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """The ids that config.json names: the tokenizer's.
+
+    Without a tokenizer those of an encoder-decoder are null, as what config classes have in their place is of other
+    vocabularies; only where its decoder starts is left to the class, as Marian's takes no null.
+    """
+    two_stacks = bool(config.get("is_encoder_decoder"))
     if tokenizer is None:
-        return {}
-    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
-    if settings.get("is_encoder_decoder"):
-        ids["decoder_start_token_id"] = tokenizer.bos_id
-    return {key: value for key, value in ids.items() if key not in settings.given}
+        return dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")) if two_stacks else {}
+    ids = {"pad_token_id": tokenizer.pad_id, "bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
+    return ids | {"decoder_start_token_id": tokenizer.start_id} if two_stacks else ids
 
 
-@contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
-    """A folder that is there whole, or not at all.
+def check_new(folder: Path) -> None:
+    """Refuse a folder that holds something, before anything is computed for it.
 
     Raises:
         BadInput: something is there already.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder} exists; name a new folder, nothing is overwritten")
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder that is there whole, or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
