@@ -1,5 +1,7 @@
 """Decoder-only Transformer."""
 
+from collections.abc import Sequence
+
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
@@ -7,8 +9,10 @@ from triform.layers.alternate import Alternate
 from triform.layers.cache import KVCache
 from triform.layers.embedding import TokenEmbedding
 from triform.layers.init import Scheme, initialise
+from triform.layers.lora import LoRA
 from triform.layers.stack import Factory, Stack
 from triform.models.output import ModelOutput
+from triform.models.tuning import tune
 
 
 class Decoder(nn.Module):
@@ -20,6 +24,8 @@ class Decoder(nn.Module):
         n_token_types: see `TokenEmbedding`.
         head: builds the head, given the token embedding.
         init: how `initialise` fills matrices.
+        adapter: what is learned instead of the weights themselves; None: they are.
+        frozen: beginnings of the names of parameters that are not learned.
         For the others see `Stack`.
 
     Raises:
@@ -52,6 +58,8 @@ class Decoder(nn.Module):
         head: Factory,
         embedding_norm: Factory | None = None,
         n_tokens: int | None = None,
+        adapter: LoRA | None = None,
+        frozen: Sequence[str] = (),
     ) -> None:
         self.arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
@@ -80,6 +88,7 @@ class Decoder(nn.Module):
         self.head = head(self.embedding)
         self.scheme = init
         init.parametrise(self)
+        tune(self, adapter, frozen)
 
     def initialise(self, seed: int) -> None:
         """Fills every parameter; see `triform.layers.init.initialise`."""

@@ -1,13 +1,17 @@
 """Encoder-only Transformer."""
 
+from collections.abc import Sequence
+
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from triform.layers.alternate import Alternate
 from triform.layers.embedding import Embedding, TokenEmbedding
 from triform.layers.init import Scheme, initialise
+from triform.layers.lora import LoRA
 from triform.layers.stack import Factory, Stack
 from triform.models.output import ModelOutput
+from triform.models.tuning import tune
 
 
 class Encoder(nn.Module):
@@ -21,6 +25,8 @@ class Encoder(nn.Module):
         n_token_types: see `TokenEmbedding`.
         head: builds the head, given the embedding.
         init: how `initialise` fills matrices.
+        adapter: what is learned instead of the weights themselves; None: they are.
+        frozen: beginnings of the names of parameters that are not learned.
         For the others see `Stack`.
 
     Raises:
@@ -55,6 +61,8 @@ class Encoder(nn.Module):
         embedding: Factory | None = None,
         embedding_norm: Factory | None = None,
         n_tokens: int | None = None,
+        adapter: LoRA | None = None,
+        frozen: Sequence[str] = (),
     ) -> None:
         self.arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
@@ -93,6 +101,7 @@ class Encoder(nn.Module):
         self.head = head(self.embedding)
         self.scheme = init
         init.parametrise(self)
+        tune(self, adapter, frozen)
 
     def initialise(self, seed: int) -> None:
         """Fills every parameter; see `triform.layers.init.initialise`."""

@@ -1,6 +1,6 @@
 """Encoder-decoder Transformer."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -11,8 +11,10 @@ from triform.layers.alternate import Alternate
 from triform.layers.cache import KVCache
 from triform.layers.embedding import TokenEmbedding
 from triform.layers.init import Scheme, initialise
+from triform.layers.lora import LoRA
 from triform.layers.stack import Factory, Stack
 from triform.models.output import ModelOutput
+from triform.models.tuning import tune
 
 _OF_STACKS = (
     "n_layers",
@@ -48,6 +50,8 @@ class EncoderDecoder(nn.Module):
             its window, or the full one of an `Alternate`: source and target have no distance).
         head: builds the head, given the token embedding.
         init: how `initialise` fills matrices.
+        adapter: what is learned instead of the weights themselves; None: they are.
+        frozen: beginnings of the names of parameters that are not learned.
         For the others see `Stack`.
 
     Raises:
@@ -83,6 +87,8 @@ class EncoderDecoder(nn.Module):
         decoder: Mapping[str, Any],
         embedding_norm: Factory | None = None,
         n_tokens: int | None = None,
+        adapter: LoRA | None = None,
+        frozen: Sequence[str] = (),
     ) -> None:
         self.arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
@@ -102,6 +108,7 @@ class EncoderDecoder(nn.Module):
         self.head = head(self.embedding)
         self.scheme = init
         init.parametrise(self)
+        tune(self, adapter, frozen)
 
     def initialise(self, seed: int) -> None:
         """Fills every parameter; see `triform.layers.init.initialise`."""

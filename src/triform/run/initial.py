@@ -13,6 +13,7 @@ import torch
 from hydra.core.config_store import ConfigStore
 from torch import Tensor, nn
 
+from triform.layers.lora import LowRank
 from triform.models.heads import LanguageModelHead
 from triform.run.build import locate
 from triform.run.compose import compose
@@ -41,7 +42,8 @@ def imported(path: str) -> tuple[str, dict[str, Any], Path | None]:
         node.pop("n_tokens", None)  # the tokenizer's, which the runner supplies
     node["head"] = _language_model(node)
     option = f"pretrained_{hashlib.blake2b(json.dumps(node, sort_keys=True).encode(), digest_size=6).hexdigest()}"
-    ConfigStore.instance().store(name=option, group="model", node=node)
+    choices = {"defaults": [{"adapter": None}, "_self_"]}
+    ConfigStore.instance().store(name=option, group="model", node={**choices, **node})
     return option, node, tokens if (tokens / "tokenizer.json").is_file() else None
 
 
@@ -82,18 +84,23 @@ def fill(model: nn.Module, path: str, trust: Sequence[str] = (), say: bool = Tru
         BadInput: the model has another part or size elsewhere.
     """
     weights = {name.replace("head.language_model.", "head.", 1): value for name, value in _weights(path, trust).items()}
+    adapted = tuple(name for name, module in model.named_modules() if isinstance(module, LowRank))
     own = dict(model.named_parameters())
-    new, grown = [], []
+    new, grown, taken = [], [], 0
     with torch.no_grad():
         for name, value in own.items():
             given = weights.pop(name, None)
             if given is not None and given.shape == value.shape:
                 value.copy_(given)
+                taken += 1
             elif given is not None and _is_grown(name, given, value):
                 value[: len(given)] = given.to(value)
+                taken += 1
                 grown.append(name)
             elif name.startswith("head."):
                 new.append(name)
+            elif adapted and name.startswith(adapted):
+                continue
             else:
                 what = f"no {name}" if given is None else f"{name} of shape {list(given.shape)}"
                 raise BadInput(
@@ -106,7 +113,8 @@ def fill(model: nn.Module, path: str, trust: Sequence[str] = (), say: bool = Tru
             "model as they are"
         )
     if say:
-        print(_told(path, len(own) - len(new), new, grown, list(weights)), file=sys.stderr)
+        beside = f"; beside {len(adapted)} projections low-rank ones, which are learned" if adapted else ""
+        print(_told(path, taken, new, grown, list(weights)) + beside, file=sys.stderr)
 
 
 def _told(path: str, n: int, new: list[str], grown: list[str], left: list[str]) -> str:
