@@ -166,6 +166,10 @@ def _fused(
     sinks: Tensor | None,
 ) -> Tensor:
     scale, grouped = _scale(q, scale), q.shape[1] != k.shape[1]
+    if sinks is None and grouped and q.shape[2] == 1 and (visible is None or visible.shape[1] == 1):
+        # One query, as in generating: those that share a head's keys are read as queries of it, and nothing repeats.
+        queries = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
+        return F.scaled_dot_product_attention(queries, k, v, visible, dropout, scale=scale).reshape(q.shape)
     if sinks is None:
         return F.scaled_dot_product_attention(q, k, v, visible, dropout, is_causal, scale=scale, enable_gqa=grouped)
     # A sink is one more key, with value 0: an axis of its own, on which it alone is not 0, gives it its score.

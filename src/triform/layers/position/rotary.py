@@ -83,13 +83,23 @@ class Rotation:
         sin: Float[Tensor, "#batch 1 seq_len n_pairs"],
         interleaved: bool,
     ) -> None:
-        self.cos, self.sin = cos, sin
+        # Spelled out for both of a pair once, not for every layer: x turns to x * cos + (the other of its pair) * sin.
+        both = torch.stack if interleaved else torch.cat
+        self.cos, self.sin = (both(pair, dim=-1) for pair in ((cos, cos), (-sin, sin)))
+        if interleaved:
+            self.cos, self.sin = self.cos.flatten(-2), self.sin.flatten(-2)
         self.interleaved = interleaved
         self.width = 2 * cos.shape[-1]
 
     def __call__(self, x: Heads) -> Heads:
-        pairs = x[..., : self.width].float()
-        a, b = pairs.unflatten(-1, (-1, 2)).unbind(-1) if self.interleaved else pairs.chunk(2, dim=-1)
-        turned = (a * self.cos - b * self.sin, b * self.cos + a * self.sin)
-        joined = torch.stack(turned, dim=-1).flatten(-2) if self.interleaved else torch.cat(turned, dim=-1)
-        return torch.cat((joined.to(x.dtype), x[..., self.width :]), dim=-1)
+        if self.width < x.shape[-1]:
+            return torch.cat((self._turned(x[..., : self.width]), x[..., self.width :]), dim=-1)
+        return self._turned(x)
+
+    def _turned(self, x: Heads) -> Heads:
+        wide = x.float()
+        if self.interleaved:
+            others = wide.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        else:
+            others = wide.roll(self.width // 2, dims=-1)
+        return (wide * self.cos + others * self.sin).to(x.dtype)
