@@ -126,7 +126,9 @@ def _begin(
         n_steps = min(max_new_tokens, plain.decoder.max_seq_len)
         reader = TargetReader(plain, input_ids, padding_mask)
     capacity = begin.shape[1] + n_steps
-    return Rows(begin, capacity, reader, plain.new_cache(capacity - 1) if use_cache else None), n_steps
+    # The last token is never read. A cache with room for it is never full: for a full one, which is contiguous,
+    # torch.compile would compile the last step anew.
+    return Rows(begin, capacity, reader, plain.new_cache(capacity) if use_cache else None), n_steps
 
 
 def _write(
