@@ -136,3 +136,21 @@ def test_a_larger_vocabulary_keeps_the_old_rows(folder: Path) -> None:
     assert torch.equal(model.embedding.table.weight[:270], old)
     assert torch.equal(model.embedding.table.weight[270:], random[270:])
     assert model.head.weight is model.embedding.table.weight
+
+
+def test_low_rank_adaptation_learns_beside_the_weights_and_is_merged(
+    folder: Path, text: Path, tmp_path: Path, capfd: Any
+) -> None:
+    start = ("model=from_pretrained", f"model.path={folder}", "data=text", f"data.train_files={text}")
+    trained = run(tmp_path / "runs", *start, "model/adapter=lora", "model.adapter.rank=2", "optimizer.lr=0.05")
+    assert "beside 4 projections low-rank ones" in capfd.readouterr().err
+    ours, tokenizer = triform.load(trained)
+    before, _ = triform.from_pretrained(folder)
+    for name, value in before.named_parameters():
+        assert torch.equal(ours.get_parameter(name), value), name
+    ids = torch.tensor([tokenizer.encode("the cat")])
+    assert not torch.allclose(ours(ids).logits, before(ids).logits[..., :263], atol=1e-4)
+    assert triform.save_pretrained(ours, tmp_path / "merged") == "LlamaForCausalLM"
+    theirs = LlamaForCausalLM.from_pretrained(tmp_path / "merged").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits[..., :263], ours(ids).logits, rtol=0, atol=1e-5)

@@ -124,7 +124,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
         if not found:
             near = get_close_matches(pattern, names, n=1, cutoff=0)
             raise ValueError(
-                f"frozen: {pattern!r} fits no parameter; set model.frozen to beginnings of their names, such as {near[0]}"
+                f"frozen: {pattern!r} fits no parameter; set model.frozen to beginnings of names, such as {near[0]}"
             )
         for name in found:
             model.get_parameter(name).requires_grad_(False)

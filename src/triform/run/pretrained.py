@@ -1,5 +1,6 @@
 """Models that were trained before: folders of Hugging Face, exports, runs."""
 
+import copy
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from triform.interop import ARCHITECTURES
 from triform.interop.architecture import Architecture, Settings
 from triform.interop.convert import to_ours, to_theirs
 from triform.interop.files import CONFIG, WEIGHTS, Tensors, local_folder, read_config
+from triform.layers.lora import merge
 from triform.models.describe import described
 from triform.models.encoder_decoder import spelled_out
 from triform.models.weights import check_weights
@@ -209,7 +211,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, tokenizer: Tokenizer |
         ValueError: the folder exists and is not empty, or the model has a part that no config can name.
     """
     check_new(Path(folder).expanduser())
-    node = described(model)
+    model, node = plain(model)
     found = published(model, node)
     if found is None:
         config = {"model_type": OWN_TYPE, "architectures": [type(model).__name__], "model": node}
@@ -224,6 +226,15 @@ def save_pretrained(model: nn.Module, folder: str | Path, tokenizer: Tokenizer |
         if tokenizer is not None:
             tokenizer.save(partial)
     return OWN_TYPE if found is None else str(config["architectures"][0])
+
+
+def plain(model: nn.Module) -> tuple[nn.Module, dict[str, Any]]:
+    """The model without what only training knows, low-rank products merged, and the config that builds it."""
+    node = described(model)
+    if node.get("adapter") is not None:
+        model = copy.deepcopy(model)
+        merge(model)
+    return model, {**node, "adapter": None, "frozen": []}
 
 
 def published(model: nn.Module, node: Mapping[str, Any]) -> tuple[Architecture, Settings] | None:
