@@ -228,12 +228,6 @@ def test_leaves_the_mode_of_the_model_as_it_was() -> None:
         ("decoder", {"padding_mask": SOURCE_PADDING[:2]}, "ends with padding; pad prompts on the left"),
         (
             "decoder",
-            {"padding_mask": SOURCE_PADDING},
-            r"padding_mask is torch.bool \[3, 7\], but input_ids are \[2, 7\]",
-        ),
-        ("decoder", {"padding_mask": torch.ones(2, 7)}, r"padding_mask is torch.float32 .* give a Bool for each id"),
-        (
-            "decoder",
             {"input_ids": ids(2, 0)},
             "input_ids are 2 rows of 0 tokens; give at least one prompt of one token",
         ),
