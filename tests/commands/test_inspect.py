@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import pytest
+import torch
+from hydra.utils import instantiate
 
+from tests.models.composed import settings
 from tests.training.runs import make
 from triform.commands import main
 from triform.data.tokenizers import Tokenizer
+from triform.run.pretrained import save_pretrained
 
 
 def inspect(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -31,6 +35,23 @@ def test_a_vocabulary_that_is_given_is_not_assumed(capsys: pytest.CaptureFixture
     assert "weight 100 x 128" in shown
     assert "assumed" not in shown
     assert "q_proj" not in shown
+
+
+def test_a_preset_is_known_by_its_name_and_flags_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = inspect(capsys, "llama2_7b", "--depth", "1", "data.seq_len=32")
+    assert "parameters       6,738,415,616, shared ones counted once" in shown
+    assert "rows of 32 tokens" in shown
+    assert "shares" not in shown  # the head has weights of its own
+
+
+def test_a_pretrained_folder_is_inspected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with torch.device("meta"):
+        model = instantiate(settings("decoder", "model/norm=rms"), _convert_="all")(vocab_size=29)
+    model.to_empty(device="cpu").initialise(0)
+    save_pretrained(model, tmp_path / "model")
+    shown = inspect(capsys, str(tmp_path / "model"))
+    assert f"parameters       {sum(p.numel() for p in model.parameters()):,}, shared ones counted once" in shown
+    assert "weight 29 x 24" in shown
 
 
 def test_what_depends_on_values_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:

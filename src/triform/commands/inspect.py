@@ -20,13 +20,19 @@ def main(arguments: list[str]) -> int:
         "Of the model that key=value describe as for train.py, of a run, or in a line each of a folder of runs.",
         allow_abbrev=False,
     )
-    made.add_argument("words", nargs="*", metavar="RUN | key=value", help="a run or a folder of them; what to change")
+    made.add_argument(
+        "words",
+        nargs="*",
+        metavar="RUN | FOLDER | MODEL | key=value",
+        help="a run or a folder of them; a pretrained model's folder; an option of model, such as gpt2; what to change",
+    )
     made.add_argument("--depth", type=int, default=99, metavar="N", help="levels of the tree (default: all)")
     made.add_argument("--trust", action="append", default=[], metavar="PACKAGE", help="a package of your own")
     made.add_argument("--config-dir", metavar="DIR", help="your own options, as for train.py")
-    options = made.parse_args(arguments)
-    paths = [word for word in options.words if "=" not in word and not word.startswith("~")]
-    overrides = [word for word in options.words if word not in paths]
+    options = made.parse_intermixed_args(arguments)
+    words = [meant for word in options.words for meant in _meant(word)]
+    paths = [word for word in words if "=" not in word and not word.startswith("~")]
+    overrides = [word for word in words if word not in paths]
     if len(paths) > 1:
         raise BadInput(f"{' '.join(paths)}: inspect one at a time, or the folder that they are in")
     if paths and not (Path(paths[0]) / "config.yaml").is_file():
@@ -39,6 +45,19 @@ def main(arguments: list[str]) -> int:
     for line in _page(*_described(path, overrides, options.trust, options.config_dir), options.depth):
         print(line)
     return 0
+
+
+def _meant(word: str) -> list[str]:
+    """An option of `model`, or a pretrained model's folder, as the overrides that choose it; anything else as it is."""
+    from triform.run.help import groups
+
+    folder = Path(word).expanduser()
+    if "=" in word or word.startswith("~") or (folder / "config.yaml").is_file():
+        return [word]
+    if (folder / "config.json").is_file():
+        tokenizer = [] if (folder / "tokenizer.json").is_file() else ["tokenizer=byte"]
+        return ["model=from_pretrained", f"model.path='{folder}'", *tokenizer]
+    return [f"model={word}"] if not folder.exists() and word in groups()["model"] else [word]
 
 
 def _described(
