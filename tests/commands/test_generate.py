@@ -32,18 +32,34 @@ def test_a_decoder_that_chooses_classes_writes_nothing(tmp_path: Path, capsys: p
 
 def test_how_to_draw_is_heeded_or_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     decoder = trained(make(tmp_path, "decoder", *SHORT))
-    for option, value in (("temperature", -1), ("top-p", 7), ("top-k", 0), ("max-new-tokens", 0), ("seed", -1)):
+    unfit = {"temperature": -1, "top-p": 7, "top-k": 0, "max-new-tokens": 0, "seed": -1}
+    unfit |= {"min-p": 2.0, "repetition-penalty": 0.0, "num-beams": 0, "length-penalty": "inf"}
+    for option, value in unfit.items():
         assert main(["generate", decoder, "--prompt", "def ", f"--{option}", str(value)]) == 2
         assert capsys.readouterr().err.startswith(f"error: --{option} {value}")
     drawn = []
     for options in (["--seed", "1"], ["--seed", "2"], ["--seed", "1", "--max-new-tokens", "3"], []):
         assert main(["generate", decoder, "--prompt", "def ", *options]) == 0
         drawn.append(capsys.readouterr().out)
+    for options in (["--num-beams", "3"], ["--num-beams", "3"], ["--min-p", "1"], ["--temperature", "0"]):
+        assert main(["generate", decoder, "--prompt", "def ", "--max-new-tokens", "9", *options]) == 0
+        drawn.append(capsys.readouterr().out)
+    assert drawn[4] == drawn[5]
+    assert drawn[6] == drawn[7]
+    penalised = ["--temperature", "0", "--repetition-penalty", "100", "--max-new-tokens", "9"]
+    assert main(["generate", decoder, "--prompt", "def ", *penalised]) == 0
+    assert capsys.readouterr().out != drawn[7]
+    for options, message in (
+        (["--num-beams", "2", "--top-k", "3"], "--top-k: a search draws nothing"),
+        (["--length-penalty", "2"], "--length-penalty: only a search has one; set --num-beams above 1"),
+    ):
+        assert main(["generate", decoder, "--prompt", "def ", *options]) == 2
+        assert message in capsys.readouterr().err
     assert drawn[0] != drawn[1]
     assert drawn[0].startswith(drawn[2][:-1])
     pairs = trained(make(tmp_path, "encoder_decoder", *SHORT))
     assert main(["generate", pairs, "--prompt", "def"]) == 0
-    for option in ("--temperature", "--top-k", "--top-p", "--seed", "--max-new-tokens"):
+    for option in ("--temperature", "--top-k", "--top-p", "--seed", "--max-new-tokens", "--min-p", "--num-beams"):
         assert main(["generate", pairs, "--prompt", "def", option, "1"]) == 2
         assert f"{option}: a model of pairs gives its likeliest answer" in capsys.readouterr().err
 

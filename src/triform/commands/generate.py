@@ -12,8 +12,13 @@ from triform.run.errors import BadInput
 if TYPE_CHECKING:
     from triform.run.load import Loaded
 
-DRAW = {"max_new_tokens": 200, "temperature": 0.8, "top_k": None, "top_p": None, "seed": 0}
+DRAW = {"temperature": 0.8, "top_k": None, "top_p": None, "min_p": None, "seed": 0}
 """How a continuation is drawn where nothing is said."""
+
+SEARCH = {"num_beams": 1, "length_penalty": 1.0}
+"""How it is searched for instead, with more than one beam."""
+
+WRITE = {"max_new_tokens": 200, "repetition_penalty": 1.0, **DRAW, **SEARCH}
 
 
 def main(arguments: list[str]) -> int:
@@ -28,6 +33,16 @@ def main(arguments: list[str]) -> int:
     of_draw.add_argument("--temperature", type=float, help="0 takes the likeliest token (default: 0.8)")
     of_draw.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only")
     of_draw.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens that make up P only")
+    of_draw.add_argument(
+        "--min-p", type=float, metavar="P", help="draw from those at least P times as likely as the first"
+    )
+    of_draw.add_argument(
+        "--repetition-penalty", type=float, metavar="X", help="above 1 makes tokens that are there already less likely"
+    )
+    of_draw.add_argument("--num-beams", type=int, metavar="N", help="search with N beams and draw nothing (default: 1)")
+    of_draw.add_argument(
+        "--length-penalty", type=float, metavar="X", help="above 0 lets the search favour long texts (default: 1)"
+    )
     of_draw.add_argument("--seed", type=int, help="of the draw (default: 0)")
     options = made.parse_args(arguments)
     check_draw(options)
@@ -45,15 +60,15 @@ def main(arguments: list[str]) -> int:
             f"{options.run}: a model of family {loaded.family} trained on {task} writes nothing; "
             "measure it with triform evaluate"
         )
-    draw = {name: value for name, value in vars(options).items() if name in DRAW and value is not None}
-    if answer is not None and draw:
-        flag = next(iter(draw)).replace("_", "-")
+    given = {name: value for name, value in vars(options).items() if name in WRITE and value is not None}
+    if answer is not None and given:
+        flag = next(iter(given)).replace("_", "-")
         raise BadInput(f"--{flag}: a model of pairs gives its likeliest answer, nothing is drawn; leave it out")
     for prompt in prompts:
         if answer is not None:
             print(answer(loaded.model, [loaded.tokenizer.encode(prompt)])[0], flush=True)
         else:
-            print(prompt + _continuation(loaded, prompt, DRAW | draw), flush=True)
+            print(prompt + _continuation(loaded, prompt, WRITE | given), flush=True)
     return 0
 
 
@@ -68,11 +83,21 @@ def check_draw(options: Namespace) -> None:
         ("temperature", lambda value: 0 <= value < math.inf, "at least 0"),
         ("top_k", lambda value: value >= 1, "at least 1"),
         ("top_p", lambda value: 0 < value <= 1, "above 0 and at most 1"),
+        ("min_p", lambda value: 0 <= value <= 1, "at least 0 and at most 1"),
+        ("repetition_penalty", lambda value: 0 < value < math.inf, "above 0"),
+        ("num_beams", lambda value: value >= 1, "at least 1"),
+        ("length_penalty", math.isfinite, "a finite number"),
         ("seed", lambda value: 0 <= value < 2**63, "at least 0 and below 2 ** 63"),
     ):
         value = getattr(options, name)
         if value is not None and not fits(value):
             raise BadInput(f"--{name.replace('_', '-')} {value}: set it to {wanted}, or leave it out")
+    searches = options.num_beams is not None and options.num_beams > 1
+    idle = next((name for name in DRAW if getattr(options, name) is not None), None)
+    if searches and idle is not None:
+        raise BadInput(f"--{idle.replace('_', '-')}: a search draws nothing; leave it out, or --num-beams")
+    if options.length_penalty is not None and not searches:
+        raise BadInput("--length-penalty: only a search has one; set --num-beams above 1, or leave it out")
 
 
 def _lines() -> Iterator[str]:
@@ -83,7 +108,7 @@ def _lines() -> Iterator[str]:
             yield line.rstrip("\n")
 
 
-def _continuation(loaded: "Loaded", prompt: str, draw: Mapping[str, Any]) -> str:
+def _continuation(loaded: "Loaded", prompt: str, how: Mapping[str, Any]) -> str:
     import torch
 
     from triform.generation import generate
@@ -95,14 +120,18 @@ def _continuation(loaded: "Loaded", prompt: str, draw: Mapping[str, Any]) -> str
     out = generate(
         loaded.model,
         torch.tensor([ids]),
-        max_new_tokens=draw["max_new_tokens"],
-        do_sample=draw["temperature"] > 0,
-        temperature=draw["temperature"] or 1.0,
-        top_k=draw["top_k"],
-        top_p=draw["top_p"],
+        max_new_tokens=how["max_new_tokens"],
+        repetition_penalty=how["repetition_penalty"],
+        num_beams=how["num_beams"],
+        length_penalty=how["length_penalty"],
+        do_sample=how["temperature"] > 0 and how["num_beams"] == 1,
+        temperature=how["temperature"] or 1.0,
+        top_k=how["top_k"],
+        top_p=how["top_p"],
+        min_p=how["min_p"],
         eos_id=tokens.eos_id,
         pad_id=tokens.pad_id,
         vocab_size=tokens.vocab_size,
-        seed=draw["seed"],
+        seed=how["seed"],
     )
     return tokens.decode(out[0, len(ids) :].tolist())
