@@ -72,7 +72,7 @@ def test_the_bare_model_is_read_under_its_tied_head(tmp_path: Path) -> None:
     [
         ("scale_attn_by_inverse_layer_idx", True, "False"),
         ("add_cross_attention", True, "False"),
-        ("activation_function", "quick_gelu", "'relu', 'gelu', 'gelu_new'"),
+        ("activation_function", "quick_gelu", "'relu', 'silu', 'swish', 'gelu', 'gelu_new'"),
     ],
 )
 def test_what_no_part_computes_is_refused(key: str, value: Any, supported: str, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """What an architecture of Hugging Face must say of itself to be read and written here."""
 
+import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -38,6 +39,43 @@ class Settings(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.given)
 
+    def size(self, key: str) -> int:
+        """A whole number, at least 1.
+
+        Raises:
+            ValueError: it is none.
+        """
+        value = self[key]
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{self.where}: {key}={value!r} is no whole number from 1 on; fetch the file again")
+        return value
+
+    def size_or_none(self, key: str) -> int | None:
+        """The same, or null; 0 too stands for null."""
+        return self.size(key) if self.get(key) else None
+
+    def number(self, key: str) -> float:
+        """A finite number, at least 0.
+
+        Raises:
+            ValueError: it is none.
+        """
+        value = self[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise ValueError(f"{self.where}: {key}={value!r} is no number from 0 on; fetch the file again")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """True or false.
+
+        Raises:
+            ValueError: neither.
+        """
+        value = self[key]
+        if not isinstance(value, bool):
+            raise ValueError(f"{self.where}: {key}={value!r} is neither true nor false; fetch the file again")
+        return value
+
     def only(self, **supported: Any) -> None:
         """Refuse other values than these of keys that change what a model computes; a key may be absent.
 
@@ -54,7 +92,7 @@ class Settings(Mapping[str, Any]):
         Raises:
             ValueError: the value is none of `options`.
         """
-        if self[key] not in options:
+        if not isinstance(self[key], Hashable) or self[key] not in options:
             raise self.unsupported(key, list(options))
         return options[self[key]]
 

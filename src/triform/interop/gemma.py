@@ -31,7 +31,7 @@ class Gemma(LlamaLike):
     def attention_values(self, config: Settings) -> dict[str, Any]:
         if config.get("use_bidirectional_attention"):
             raise config.unsupported("use_bidirectional_attention", [False])
-        return {"bias": config["attention_bias"]}
+        return {"bias": config.flag("attention_bias")}
 
     def own(self, config: Settings) -> dict[str, Any]:
         if config.get("hidden_activation") not in (None, "gelu_pytorch_tanh"):

@@ -19,7 +19,7 @@ def windows(config: Settings, window: int | None, usual: Sequence[str]) -> list[
         ValueError: other kinds, another number of them than layers, or a window that is none.
     """
     kinds = config.get("layer_types") or list(usual)
-    n_layers = config["num_hidden_layers"]
+    n_layers = config.size("num_hidden_layers")
     if len(kinds) != n_layers:
         raise ValueError(
             f"{config.where}: layer_types={kinds!r} are {len(kinds)}, but num_hidden_layers={n_layers}; fetch it again"

@@ -53,25 +53,25 @@ class LlamaLike(Architecture):
 
     def read(self, config: Settings, weights: Weights) -> Choice:
         config.only(partial_rotary_factor=1.0)
-        n_heads = config["num_attention_heads"]
-        values = {"weights_dropout": config["attention_dropout"], **self.attention_values(config)}
+        n_heads = config.size("num_attention_heads")
+        values = {"weights_dropout": config.number("attention_dropout"), **self.attention_values(config)}
         if self.qk_norm is not None:
-            values["qk_norm.eps"] = config["rms_norm_eps"]
+            values["qk_norm.eps"] = config.number("rms_norm_eps")
         return Choice(
             self.preset,
             {
                 **self.positions(config),
                 **gated(config, "hidden_act"),
-                "model.d_model": config["hidden_size"],
-                "model.n_layers": config["num_hidden_layers"],
+                "model.d_model": config.size("hidden_size"),
+                "model.n_layers": config.size("num_hidden_layers"),
                 "model.n_heads": n_heads,
-                "model.n_kv_heads": config["num_key_value_heads"] or n_heads,
-                "model.head_dim": config["head_dim"] or config["hidden_size"] // n_heads,
-                "model.d_ff": config["intermediate_size"],
-                "model.max_seq_len": config["max_position_embeddings"],
-                "model.vocab_size": config["vocab_size"],
-                "model.norm.eps": config["rms_norm_eps"],
-                "model.head.tied": config["tie_word_embeddings"],
+                "model.n_kv_heads": config.size_or_none("num_key_value_heads") or n_heads,
+                "model.head_dim": config.size_or_none("head_dim") or config.size("hidden_size") // n_heads,
+                "model.d_ff": config.size("intermediate_size"),
+                "model.max_seq_len": config.size("max_position_embeddings"),
+                "model.vocab_size": config.size("vocab_size"),
+                "model.norm.eps": config.number("rms_norm_eps"),
+                "model.head.tied": config.flag("tie_word_embeddings"),
                 **attention(config, self.windows(config), values, self.qk_norm),
                 **self.own(config),
             },
@@ -83,7 +83,7 @@ class LlamaLike(Architecture):
 
     def windows(self, config: Settings) -> list[int | None]:
         """The window of each layer, in tokens; None: it attends to all."""
-        return [None] * config["num_hidden_layers"]
+        return [None] * config.size("num_hidden_layers")
 
     def attention_values(self, config: Settings) -> dict[str, Any]:
         """What attention has besides, by key of `Attention`."""
@@ -153,10 +153,10 @@ class Llama(LlamaLike):
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS | {"attention_bias": False, "mlp_bias": False}
 
     def attention_values(self, config: Settings) -> dict[str, Any]:
-        return {"bias": config["attention_bias"]}
+        return {"bias": config.flag("attention_bias")}
 
     def own(self, config: Settings) -> dict[str, Any]:
-        return {"model.feed_forward.bias": config["mlp_bias"]}
+        return {"model.feed_forward.bias": config.flag("mlp_bias")}
 
     def own_keys(
         self, node: Mapping[str, Any], part: Mapping[str, Any], windows: Sequence[int | None]
@@ -182,7 +182,7 @@ class Mistral(LlamaLike):
     def windows(self, config: Settings) -> list[int | None]:
         if config.get("layer_types"):
             raise config.unsupported("layer_types", [None])
-        return [config["sliding_window"]] * config["num_hidden_layers"]
+        return [config.size_or_none("sliding_window")] * config.size("num_hidden_layers")
 
     def own_keys(
         self, node: Mapping[str, Any], part: Mapping[str, Any], windows: Sequence[int | None]
@@ -207,9 +207,11 @@ class Qwen2(LlamaLike):
     }
 
     def windows(self, config: Settings) -> list[int | None]:
-        window = config["sliding_window"] if config["use_sliding_window"] else None
-        first = config["max_window_layers"]
-        n_layers = config["num_hidden_layers"]
+        window = (
+            config.size_or_none("sliding_window") if config.flag("use_sliding_window") else None
+        )
+        first = config.number("max_window_layers")
+        n_layers = config.size("num_hidden_layers")
         return windows(config, window, [FULL if window is None or i < first else LOCAL for i in range(n_layers)])
 
     def attention_values(self, config: Settings) -> dict[str, Any]:
@@ -238,7 +240,7 @@ class Qwen3(Qwen2):
     defaults: ClassVar[Mapping[str, Any]] = Qwen2.defaults | {"head_dim": 128, "attention_bias": False}
 
     def attention_values(self, config: Settings) -> dict[str, Any]:
-        return {"bias": config["attention_bias"]}
+        return {"bias": config.flag("attention_bias")}
 
     def own_keys(
         self, node: Mapping[str, Any], part: Mapping[str, Any], windows: Sequence[int | None]
