@@ -30,6 +30,9 @@ RECIPE_FOR = {
     ("model", "decoder"): "text",
     ("task", "causal_lm"): "text",
     ("task", "masked_lm"): "text",
+    ("task", "prefix_lm"): "text",
+    ("task", "span_corruption"): "text",
+    ("task", "denoising"): "text",
     ("task", "classification"): "labelled",
 }
 ENCODERS = [name for name in groups()["model"] if name.startswith(("bert", "roberta", "distilbert", "modernbert"))]

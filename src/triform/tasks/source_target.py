@@ -69,7 +69,7 @@ class SourceTarget:
         room = min(limit, limit if self.two_stacks else max(model.max_seq_len - skip, 1))
         if self.both_ways and not self.two_stacks:
             assert mask is not None
-            out = _after_prefix(model, ids, mask, room, tokens.eos_id)
+            out = after_prefix(model, ids, mask, room, tokens.eos_id)
         else:
             out = generate(
                 model,
@@ -121,7 +121,7 @@ def _until(row: list[int], end: int) -> list[int]:
 
 
 @torch.inference_mode()
-def _after_prefix(model: Model, ids: Tensor, mask: Tensor, n_tokens: int, eos_id: int) -> Tensor:
+def after_prefix(model: Model, ids: Tensor, mask: Tensor, n_tokens: int, eos_id: int) -> Tensor:
     """Greedy continuation of prompts that are seen both ways, each step reading everything anew: for samples."""
     prefix = torch.full((len(ids),), ids.shape[1], device=ids.device)
     was_training = model.training

@@ -1,0 +1,106 @@
+"""The rest of a text from its beginning."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from triform.data.tokenizers import Tokenizer
+from triform.tasks.causal_lm import token_measures
+from triform.tasks.noise import documents, generator
+from triform.tasks.objective import (
+    IGNORED,
+    Batch,
+    Key,
+    Measures,
+    Model,
+    Objective,
+    Sample,
+    model_inputs,
+    pad,
+    padding_mask,
+    perplexity,
+    present,
+)
+from triform.tasks.source_target import after_prefix
+from triform.tasks.token_loss import token_losses
+
+
+class PrefixLM(Objective):
+    """Predicts a text from its beginning, which is seen both ways (Raffel et al. 2020, sections 3.2.1 and 3.2.3).
+
+    Where a text is divided is drawn anew in each epoch, every place equally likely, from (seed, epoch, index) alone;
+    of held-out text from the index, the same in all runs. Documents that meet in a row become rows of their own, as a
+    row has one prefix; one of a single token has nothing to predict.
+
+    Args:
+        label_smoothing, smoothing, z_loss: see `CrossEntropy`.
+        sample_tokens: length of the samples shown at the end, in tokens.
+    """
+
+    kinds = ("text",)
+    families = ("decoder",)
+    measures = ("accuracy",)
+    derived = ("perplexity",)
+
+    def __init__(
+        self,
+        label_smoothing: float,
+        smoothing: str,
+        z_loss: float,
+        sample_tokens: int,
+        *,
+        family: str,
+        tokenizer: Tokenizer,
+        labels: Sequence[str] | None,
+        seq_len: int,
+        seed: int,
+    ) -> None:
+        self.tokenizer, self.seq_len, self.seed, self.sample_tokens = tokenizer, seq_len, seed, sample_tokens
+        self.train_loss, self.plain_loss = token_losses(label_smoothing, smoothing, z_loss, tokenizer)
+
+    def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
+        rows, labels, prefixes = [], [], []
+        for example, key in zip(examples, keys, strict=True):
+            rng = generator(self.seed, key)
+            for ids in documents(example, self.seq_len + 1):
+                if len(ids) < 2:
+                    continue
+                prefix = int(rng.integers(1, len(ids)))
+                rows.append(ids[:-1])
+                labels.append([IGNORED] * (prefix - 1) + ids[prefix:].tolist())
+                prefixes.append(prefix)
+        return present(
+            {
+                "input_ids": pad(rows, self.tokenizer.pad_id),
+                "padding_mask": padding_mask(rows),
+                "prefix_length": torch.tensor(prefixes or [0]),
+                "labels": pad(labels, IGNORED),
+                "n_tokens": sum(map(len, rows)),
+                "n_targets": sum(len(row) - prefix + 1 for row, prefix in zip(rows, prefixes, strict=True)),
+            }
+        )
+
+    def hidden(self, model: Model, batch: Batch) -> Tensor:
+        return model(**model_inputs(batch)).hidden
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
+
+    def evaluate(self, model: Model, batch: Batch) -> Measures:
+        return token_measures(model.head(self.hidden(model, batch)), batch, self.plain_loss)
+
+    def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
+        return {"perplexity": perplexity(loss)}
+
+    def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
+        device, samples = next(model.parameters()).device, []
+        for example in examples:
+            ids = documents(example, self.seq_len)[0]
+            prefix = torch.as_tensor(ids[: max(len(ids) // 2, 1)], device=device)[None]
+            room = min(self.sample_tokens, model.max_seq_len - prefix.shape[1] + 1)
+            out = after_prefix(model, prefix, torch.ones_like(prefix, dtype=torch.bool), room, self.tokenizer.eos_id)
+            texts = (prefix[0], out[0, prefix.shape[1] :], ids[prefix.shape[1] :])
+            samples.append(Sample(*(self.tokenizer.decode(text.tolist()) for text in texts)))
+        return samples
