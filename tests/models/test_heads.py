@@ -9,7 +9,7 @@ from triform.layers.embedding import TokenEmbedding
 from triform.layers.losses import CrossEntropy
 from triform.layers.patches import PatchEmbedding
 from triform.models import heads
-from triform.models.heads import ClassificationHead, HiddenStates, LanguageModelHead, PreTrainingHead, Transform
+from triform.models.heads import ClassificationHead, HiddenStates, LanguageModelHead, Transform, TwoHeads
 
 TANH = partial(Transform, activation=nn.Tanh, norm=None, bias=True)
 
@@ -102,10 +102,10 @@ def test_hidden_states_pass_as_they_are_or_through_a_pooler() -> None:
         pooler(hidden, torch.zeros(2, 7, dtype=torch.long), CrossEntropy(0.0))
 
 
-def test_pretraining_has_both_heads() -> None:
+def test_one_of_two_heads_gives_the_loss() -> None:
     embedding = table()
     text = partial(ClassificationHead, n_classes=2, dropout=0.0, transform=TANH)
-    head = PreTrainingHead(embedding, tokens=language_model, text=text)
+    head = TwoHeads(embedding, main=language_model, text=text)
     hidden, labels = torch.randn(2, 7, 24), torch.randint(0, 37, (2, 7))
     torch.testing.assert_close(head(hidden), hidden @ embedding.table.weight.T)
     torch.testing.assert_close(head(hidden, labels, CrossEntropy(0.0)), CrossEntropy(0.0)(head(hidden), labels))

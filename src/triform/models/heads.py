@@ -227,38 +227,38 @@ class HiddenStates(nn.Module):
         return 0
 
 
-class PreTrainingHead(nn.Module):
-    """Two heads on the same hidden states (Devlin et al. 2019, section 3.1): of the tokens, and of the text.
+class TwoHeads(nn.Module):
+    """Two heads on the same hidden states: one that gives logits and loss, and beside it one of the whole text.
 
-    The logits and the loss are those of the tokens; `head.text(hidden[:, 0])` is what the other makes of the first
-    token, such as whether one sentence follows another.
+    As BERT is pre-trained (Devlin et al. 2019, section 3.1): `model.head.text(hidden[:, 0])` says whether the second
+    sentence follows the first.
 
     Args:
-        tokens: builds the head of the tokens, given the embedding.
-        text: the same for the text: a `ClassificationHead` of 2 classes (BERT), or a pooler alone.
+        main: builds the first, given the embedding.
+        text: the same for the other, which reads the first token: a `ClassificationHead`, or a pooler alone.
     """
 
     def __init__(
-        self, embedding: Embedding, *, tokens: Callable[[Embedding], nn.Module], text: Callable[[Embedding], nn.Module]
+        self, embedding: Embedding, *, main: Callable[[Embedding], nn.Module], text: Callable[[Embedding], nn.Module]
     ) -> None:
         super().__init__()
-        self.tokens, self.text = tokens(embedding), text(embedding)
+        self.main, self.text = main(embedding), text(embedding)
 
     def forward(
         self,
         hidden: Float[Tensor, "*batch d_model"],
         labels: Int[Tensor, "*batch"] | None = None,
         loss: Loss | None = None,
-    ) -> Float[Tensor, "*batch n_tokens"] | Float[Tensor, ""]:
-        return self.tokens(hidden, labels, loss)
+    ) -> Float[Tensor, "*batch n_logits"] | Float[Tensor, ""]:
+        return self.main(hidden, labels, loss)
 
     def flops(self, seq_len: int) -> int:
-        """Of the forward pass over a row, for the tokens."""
-        return self.tokens.flops(seq_len)
+        """Of the forward pass over a row, of the first head."""
+        return self.main.flops(seq_len)
 
     def n_logits(self, rows: int, seq_len: int) -> int:
         """How many a loss over rows holds at once."""
-        return self.tokens.n_logits(rows, seq_len)
+        return self.main.n_logits(rows, seq_len)
 
 
 def _weights(module: nn.Module) -> int:
