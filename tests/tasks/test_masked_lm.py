@@ -1,12 +1,17 @@
+import re
+
 import numpy as np
 import pytest
 
-from triform.data.tokenizers import Tokenizer
+from triform.data.tokenizers import Char, Tokenizer
 from triform.tasks.masked_lm import MaskedLM
 
 
-def build(tokenizer: Tokenizer, share: float = 0.15, seed: int = 0) -> MaskedLM:
-    return MaskedLM(share, family="encoder", tokenizer=tokenizer, labels=None, seq_len=100, seed=seed)
+def build(tokenizer: Tokenizer, share: float = 0.15, seed: int = 0, whole_words: bool = False) -> MaskedLM:
+    return MaskedLM(
+        share, whole_words, 0.0, "torch", 0.0,
+        family="encoder", tokenizer=tokenizer, labels=None, seq_len=100, seed=seed,
+    )  # fmt: skip
 
 
 def test_shares_are_those_of_bert_and_special_tokens_stay(tokenizer: Tokenizer) -> None:
@@ -60,3 +65,24 @@ def test_a_row_of_special_tokens_has_none(tokenizer: Tokenizer) -> None:
 def test_share_out_of_range_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match=r"MaskedLM: mask_share=0 is not in \(0, 1\]; set task\.mask_share"):
         build(tokenizer, share=0)
+
+
+def test_whole_words_are_chosen_or_none_of_them() -> None:
+    text = "the cat sat on mats, and a dog (his) ran 4 miles"
+    letters = Char().train(iter([text]))
+    ids = np.array(letters.encode(text))
+    words = [match.span() for match in re.finditer(r"\w+|\W", text)]
+    objective = build(letters, 0.15, whole_words=True)
+    batch = objective.collate([{"ids": ids}] * 400, [(0, i) for i in range(400)])
+    chosen = batch["labels"].numpy() >= 0
+    for start, end in words:
+        assert (chosen[:, start:end].all(1) | ~chosen[:, start:end].any(1)).all(), text[start:end]
+    assert abs(chosen.mean() - 0.15) < 0.015
+    fates = batch["input_ids"].numpy()[:, 4:7][chosen[:, 4:7].all(1)] == letters.mask_id
+    assert (fates.any(1) & ~fates.all(1)).any(), "each token of a word has a fate of its own"
+
+
+def test_special_tokens_of_a_row_are_never_chosen_with_a_word(tokenizer: Tokenizer) -> None:
+    ids = np.array([7, 8, tokenizer.eos_id, 9, 10, tokenizer.unk_id])
+    batch = build(tokenizer, 0.9, whole_words=True).collate([{"ids": ids}] * 50, [(0, i) for i in range(50)])
+    assert (batch["labels"][:, [2, 5]] == -100).all()

@@ -7,8 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
-from triform.layers.losses import CrossEntropy
 from triform.tasks.causal_lm import packed, token_measures
+from triform.tasks.noise import generator
 from triform.tasks.objective import (
     IGNORED,
     Batch,
@@ -23,6 +23,8 @@ from triform.tasks.objective import (
     perplexity,
     present,
 )
+from triform.tasks.token_loss import token_losses
+from triform.tasks.words import Words
 
 
 class MaskedLM(Objective):
@@ -30,10 +32,13 @@ class MaskedLM(Objective):
 
     Of the chosen tokens 80 % become [MASK], 10 % a random ordinary token, 10 % stay. Chosen anew in each epoch, from
     (seed, epoch, index) alone; of held-out text (epoch -1) from the index, the same in all runs. Special tokens are
-    never chosen. Each row has at least one target.
+    never chosen, nor put in the place of others. Each row has at least one target.
 
     Args:
         mask_share: share of a row's tokens that is chosen, in (0, 1].
+        whole_words: choose all tokens of a word or none (BERT's later models), see `Words`; what becomes of each is
+            drawn alone, as in BERT's code.
+        label_smoothing, smoothing, z_loss: see `CrossEntropy`.
 
     Raises:
         ValueError: `mask_share` is out of range, or the tokenizer has no [MASK].
@@ -47,6 +52,10 @@ class MaskedLM(Objective):
     def __init__(
         self,
         mask_share: float,
+        whole_words: bool,
+        label_smoothing: float,
+        smoothing: str,
+        z_loss: float,
         *,
         family: str,
         tokenizer: Tokenizer,
@@ -62,7 +71,8 @@ class MaskedLM(Objective):
             )
         self.mask_share, self.tokenizer, self.seed, self.seq_len = mask_share, tokenizer, seed, seq_len
         self.mask_id = tokenizer.mask_id
-        self.cross_entropy = CrossEntropy(0.0)
+        self.words = Words(tokenizer) if whole_words else None
+        self.train_loss, self.plain_loss = token_losses(label_smoothing, smoothing, z_loss, tokenizer)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         rows = [np.asarray(example["ids"][: self.seq_len], dtype=np.int64) for example in examples]
@@ -85,10 +95,10 @@ class MaskedLM(Objective):
         return model(**model_inputs(batch)).hidden
 
     def loss(self, model: Model, batch: Batch) -> Tensor:
-        return model.head(self.hidden(model, batch), batch["labels"], self.cross_entropy)
+        return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
 
     def evaluate(self, model: Model, batch: Batch) -> Measures:
-        return token_measures(model.head(self.hidden(model, batch)), batch, self.cross_entropy)
+        return token_measures(model.head(self.hidden(model, batch)), batch, self.plain_loss)
 
     def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
         return {"perplexity": perplexity(loss)}
@@ -117,15 +127,19 @@ class MaskedLM(Objective):
         return samples
 
     def _hide(self, row: np.ndarray, key: Key) -> tuple[np.ndarray, np.ndarray]:
-        epoch, index = key
-        rng = np.random.default_rng([index] if epoch < 0 else [self.seed, epoch, index])
+        rng = generator(self.seed, key)
         labels, noisy = np.full_like(row, IGNORED), row.copy()
         ordinary = np.flatnonzero(np.isin(row, list(self.tokenizer.special_tokens), invert=True))
         if not len(ordinary):
             return noisy, labels
-        chosen = ordinary[rng.random(len(ordinary)) < self.mask_share]
-        if not len(chosen):
-            chosen = ordinary[rng.integers(len(ordinary), size=1)]
+        # The unit that each ordinary token is of, counted from 0: itself, or its word.
+        units = np.arange(len(ordinary)) if self.words is None else np.cumsum(self.words.begins(row))[ordinary]
+        units = np.unique(units, return_inverse=True)[1]
+        n_units = int(units[-1]) + 1
+        picked = rng.random(n_units) < self.mask_share
+        if not picked.any():
+            picked[rng.integers(n_units)] = True
+        chosen = ordinary[picked[units]]
         labels[chosen] = row[chosen]
         fate = rng.random(len(chosen))
         noisy[chosen[fate < 0.8]] = self.mask_id
