@@ -35,7 +35,7 @@ def text(tmp_path: Path) -> Callable[..., Prepared]:
                 path = tmp_path / f"{split}{i}.txt"
                 path.write_text(document, encoding="utf-8")
                 names[split].append(str(path))
-        source = TextFiles(names["train"], names["validation"], None, 0.1)
+        source = TextFiles(names["train"], names["validation"], None, 0.1, "utf-8", None)
         return prepare(source, Char(), tmp_path / "cache", progress=False)
 
     return build
@@ -49,7 +49,7 @@ def pairs(tmp_path: Path) -> Callable[..., Prepared]:
         for split, rows in (("train", train), ("validation", validation)):
             table = "\n".join(f"{source}\t{target}" for source, target in rows)
             (tmp_path / f"{split}.tsv").write_text(table, encoding="utf-8")
-        source = PairFiles(str(tmp_path / "train.tsv"), str(tmp_path / "validation.tsv"), None, 0.1, 0, 1)
+        source = PairFiles(str(tmp_path / "train.tsv"), str(tmp_path / "validation.tsv"), None, 0.1, "utf-8", 0, 1)
         return prepare(source, Char(), tmp_path / "cache", progress=False)
 
     return build
@@ -63,7 +63,7 @@ def labelled(tmp_path: Path) -> Callable[..., Prepared]:
         for split, rows in (("train", train), ("validation", validation)):
             table = "\n".join(f"{text}\t{label}" for text, label in rows)
             (tmp_path / f"{split}.tsv").write_text(table, encoding="utf-8")
-        source = LabelledFiles(str(tmp_path / "train.tsv"), str(tmp_path / "validation.tsv"), None, 0.1, 0, 1)
+        source = LabelledFiles(str(tmp_path / "train.tsv"), str(tmp_path / "validation.tsv"), None, 0.1, "utf-8", 0, 1)
         return prepare(source, Char(), tmp_path / "cache", progress=False)
 
     return build

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from triform.data import prepare as module
-from triform.data.prepare import Origin, Prepared, origin, pieces, prepare
+from triform.data.prepare import Origin, Prepared, origin, prepare
 from triform.data.sources.dates import Dates
 from triform.data.sources.files import content_hash
 from triform.data.sources.labelled import LabelledFiles
 from triform.data.sources.text import TextFiles
+from triform.data.tokenise import Piece, cut
 from triform.data.tokenizers import BPE, Byte, Char
 
 
@@ -33,14 +34,13 @@ def test_text_is_documents_that_end(text: Callable[..., Prepared]) -> None:
 
 
 def test_pairs(pairs: Callable[..., Prepared]) -> None:
-    prepared = pairs([("ab", "x"), ("", "yz")], [("b", "zzz")])
+    prepared = pairs([("ab", "x"), ("c", "yz")], [("b", "zzz")])
     split, tokenizer = prepared.splits["train"], prepared.tokenizer
     assert len(split) == 2
     assert split[0]["source_ids"].tolist() == tokenizer.encode("ab")
     assert split[0]["target_ids"].tolist() == tokenizer.encode("x")
-    assert split[1]["source_ids"].tolist() == []
-    assert split.lengths.tolist() == [[2, 1], [0, 2]]
-    assert split.texts(1) == {"source": "", "target": "yz"}
+    assert split.lengths.tolist() == [[2, 1], [1, 2]]
+    assert split.texts(1) == {"source": "c", "target": "yz"}
 
 
 def test_labelled_numbers_labels_in_order(labelled: Callable[..., Prepared]) -> None:
@@ -66,7 +66,7 @@ def test_second_call_only_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_other_content_or_recipe_is_other_data(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    source = TextFiles(str(path), None, None, 0.5)
+    source = TextFiles(str(path), None, None, 0.5, "utf-8", None)
     path.write_text("some text")
     one = prepare(source, Byte(), tmp_path / "cache", progress=False).folder
     path.write_text("some test")
@@ -87,9 +87,10 @@ def test_pickles_as_paths(tmp_path: Path) -> None:
 
 def test_a_fault_leaves_nothing(tmp_path: Path) -> None:
     path, cache = tmp_path / "x.tsv", tmp_path / "cache"
-    path.write_bytes(b"good\t1\nb\xe9d\t0\n")
-    source = LabelledFiles(str(path), None, None, 0.5, None, None)
-    with pytest.raises(ValueError, match="line 2 is not UTF-8"):
+    path.write_bytes(b"good\t1\n" * 100_000 + b"b\xe9d\t0\n")
+    source = LabelledFiles(str(path), None, None, 0.5, "utf-8", None, None)
+    source.check()
+    with pytest.raises(ValueError, match="line 100001 is not UTF-8"):
         prepare(source, Char(), cache, progress=False)
     assert folders(cache) == []
 
@@ -108,15 +109,17 @@ def test_refuses_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_refuses_a_label_that_training_has_not(labelled: Callable[..., Prepared]) -> None:
-    with pytest.raises(ValueError, match=r"label 'c' of the split validation .*has a, b; check data\.label_column"):
+    with pytest.raises(ValueError, match=r"'c' of the split validation \(.*validation\.tsv, line 1\) .*has a, b; mend"):
         labelled([("x", "a"), ("y", "b")], [("z", "c")])
 
 
 def test_refuses_an_empty_split(tmp_path: Path) -> None:
     path = tmp_path / "one.tsv"
     path.write_text("only\t1\n")
-    with pytest.raises(ValueError, match=r"the split validation has no examples; name files .* data\.validation_files"):
-        prepare(LabelledFiles(str(path), None, None, 0.5, None, None), Char(), tmp_path / "cache", progress=False)
+    with pytest.raises(ValueError, match=r"1 training example.*none can be held out .*; name data\.validation_files"):
+        prepare(
+            LabelledFiles(str(path), None, None, 0.5, "utf-8", None, None), Char(), tmp_path / "cache", progress=False
+        )
 
 
 def test_open_refuses_another_folder(tmp_path: Path) -> None:
@@ -140,20 +143,36 @@ def test_processes_that_ask_together_make_it_once(tmp_path: Path) -> None:
     assert len(folders(tmp_path)) == 1
 
 
-def test_pieces_join_to_the_text_and_end_at_lines() -> None:
+def pieces(tmp_path: Path, rows: list[str], size: int) -> list[Piece]:
+    data = [row.encode() for row in rows]
+    (tmp_path / "x.utf8").write_bytes(b"".join(data))
+    np.cumsum([len(row) for row in data]).astype(np.int64).tofile(tmp_path / "x.utf8_ends")
+    return list(cut(tmp_path / "x.utf8", size))
+
+
+def test_pieces_join_to_the_text_and_end_at_lines(tmp_path: Path) -> None:
     text = "a line\nanother line\n" + "x" * 30 + "\nlast"
-    cut = list(pieces(text, size=12))
-    assert "".join(cut) == text
-    assert cut[0] == "a line\n"
-    assert max(map(len, cut)) <= 13
-    assert list(pieces("")) == [""]
+    found = pieces(tmp_path, [text, "", "b"], size=12)
+    assert "".join(piece.text for piece in found[:-2]) == text
+    assert found[0] == Piece("a line\n", 7, False)
+    assert max(piece.n_bytes for piece in found) == 12
+    assert [piece.is_last for piece in found[:-2]] == [False] * (len(found) - 3) + [True]
+    assert found[-2:] == [Piece("", 0, True), Piece("b", 1, True)]
+
+
+@pytest.mark.parametrize("size", [4, 5, 6, 7])
+def test_no_character_is_cut(tmp_path: Path, size: int) -> None:
+    text = "aé€😀\n" * 9 + "😀" * 9
+    found = pieces(tmp_path, [text], size)
+    assert "".join(piece.text for piece in found) == text
+    assert sum(piece.n_bytes for piece in found) == len(text.encode())
 
 
 def test_long_documents_are_tokenised_as_a_whole(tmp_path: Path) -> None:
     text = "".join(f"line {i}, of many\n" for i in range(9000))  # several pieces
     path = tmp_path / "long.txt"
     path.write_text(text)
-    prepared = prepare(TextFiles(str(path), None, None, 0.1), Byte(), tmp_path / "cache", progress=False)
+    prepared = prepare(TextFiles(str(path), None, None, 0.1, "utf-8", None), Byte(), tmp_path / "cache", progress=False)
     train, validation = prepared.splits["train"], prepared.splits["validation"]
     assert len(train) == len(validation) == 1
     assert prepared.tokenizer.decode(train.tokens) + prepared.tokenizer.decode(validation.tokens) == text
@@ -178,13 +197,13 @@ def test_labels_are_mapped_not_held(labelled: Callable[..., Prepared]) -> None:
 
 def test_what_has_changed_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    source = TextFiles(str(path), None, None, 0.5)
+    source = TextFiles(str(path), None, None, 0.5, "utf-8", None)
     path.write_text("some text")
-    before = origin(source, Byte())
-    assert before.changes(origin(source, Byte())) == []
-    assert before.changes(origin(source, BPE(300))) == ["the tokenizer (Byte(), now BPE(vocab_size=300))"]
+    before = origin(source, Byte(), tmp_path)
+    assert before.changes(origin(source, Byte(), tmp_path)) == []
+    assert before.changes(origin(source, BPE(300), tmp_path)) == ["the tokenizer (Byte(), now BPE(vocab_size=300))"]
     path.write_text("some more text")
-    assert before.changes(origin(source, Byte()))[0] == str(path)
+    assert before.changes(origin(source, Byte(), tmp_path))[0] == str(path)
     assert before.key == prepare_key(before)
 
 

@@ -1,18 +1,20 @@
 """Text to tokens, once: train the tokenizer, tokenise every split, read the result by memory mapping.
 
-A prepared folder holds `meta.json`, `tokenizer/`, and for each split and column two flat files, all values
-after each other and where each row ends, for the tokens (`train.source.ids`, `train.source.ends`) and for the
-text in UTF-8 (`train.source.utf8`, `train.source.utf8_ends`); of labelled text one more, `train.labels`.
+A prepared folder holds `meta.json`, `tokenizer/`, and for each split and text column flat files, all values after each
+other and where each row ends: the text in UTF-8 (`train.source.utf8`, `train.source.utf8_ends`) and its tokens
+(`train.source.ids`, `train.source.ids_ends`). Beside them, by kind: `train.labels` (with `train.labels_ends` where a
+row has several), `train.scores`, `train.tags` or `train.learned` (both as long as the tokens).
 """
 
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,15 @@ import numpy as np
 import tokenizers
 from filelock import FileLock
 
-from triform.data.sources.base import COLUMNS, Kind, Source, digest
-from triform.data.sources.files import content_hash
+from triform.data.sources.base import Kind, Source, digest
+from triform.data.sources.files import content_hash, hashes_kept_in
+from triform.data.spool import LABELS, Labels, Spool, hold_out, texts_of
+from triform.data.tokenise import SAMPLE, is_sampled, mapped, train, write_parts, write_tokens
 from triform.data.tokenizers import Recipe, Tokenizer
 
-FORMAT = 2  # raise it when the files below change their meaning
-PIECE = 1 << 16  # characters tokenised at a time: long documents cost neither memory nor the use of all cores
+log = logging.getLogger(__name__)
+
+FORMAT = 3  # raise it when the files below change their meaning
 
 
 class Ragged:
@@ -44,11 +49,11 @@ class Ragged:
 
     @cached_property
     def flat(self) -> np.ndarray:
-        return _map(self.path, self.dtype)
+        return mapped(self.path, self.dtype)
 
     @cached_property
     def ends(self) -> np.ndarray:
-        return _map(self.ends_path, "int64")
+        return mapped(self.ends_path, "int64")
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -58,40 +63,61 @@ class Ragged:
         return Ragged, (self.path, self.ends_path, self.dtype)
 
 
-def _map(path: Path, dtype: str) -> np.ndarray:
-    if path.stat().st_size == 0:  # which cannot be mapped
-        return np.empty(0, dtype=dtype)
-    return np.memmap(path, dtype=dtype, mode="r")
-
-
 class Split:
-    """The examples of one split, tokenised, on disk. Pickles as its paths.
+    """The examples of one split, tokenised, on disk. Pickles as its path.
 
     Args:
-        labels_path: of a "labelled" split: the file of `labels`.
+        stem: the folder and the name of the split, which its files begin with.
+        dtype: of token ids.
     """
 
-    def __init__(self, kind: Kind, ids: dict[str, Ragged], utf8: dict[str, Ragged], labels_path: Path | None) -> None:
-        self.kind, self.ids, self.utf8, self.labels_path = kind, ids, utf8, labels_path
+    def __init__(self, kind: Kind, stem: Path, dtype: str) -> None:
+        self.kind, self.stem, self.dtype = kind, stem, dtype
+        self.ids = {column: self._ragged(f"{column}.ids", dtype) for column in texts_of(kind)}
+        self.utf8 = {column: self._ragged(f"{column}.utf8", "uint8") for column in texts_of(kind)}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Split, (self.kind, self.ids, self.utf8, self.labels_path)
+        return Split, (self.kind, self.stem, self.dtype)
+
+    def _path(self, ending: str) -> Path:
+        return self.stem.with_name(f"{self.stem.name}.{ending}")
+
+    def _ragged(self, ending: str, dtype: str) -> Ragged:
+        return Ragged(self._path(ending), self._path(f"{ending}_ends"), dtype)
 
     @cached_property
     def labels(self) -> np.ndarray | None:
         """The label of each example of a "labelled" split as an index into `Prepared.labels`."""
-        return None if self.labels_path is None else _map(self.labels_path, "int64")
+        return mapped(self._path("labels"), "int64") if self.kind == "labelled" else None
+
+    @cached_property
+    def scores(self) -> np.ndarray | None:
+        """The number of each example of a "scored" split."""
+        return mapped(self._path("scores"), "float64") if self.kind == "scored" else None
+
+    @cached_property
+    def values(self) -> Ragged | None:
+        """Of a "multilabelled" split each example's labels, as indices into `Prepared.labels`; of a "tagged" one each
+        token's tag, -100 where a word goes on; of a "chat" one whether each token is learned."""
+        names = {"multilabelled": ("labels", "int64"), "tagged": ("tags", "int64"), "chat": ("learned", "bool")}
+        return self._ragged(*names[self.kind]) if self.kind in names else None
 
     def __len__(self) -> int:
         return len(next(iter(self.ids.values())))
 
     def __getitem__(self, i: int) -> dict[str, Any]:
-        """`ids`, `label` (labelled); `source_ids`, `target_ids` (pairs); `ids` of a document (text)."""
+        """`ids` of a text and, by kind, its `label`, `labels`, `score`, `tags` or `learned`; of pairs `source_ids` and
+        `target_ids`."""
         if self.kind == "pairs":
             return {f"{column}_ids": rows[i].astype(np.int64) for column, rows in self.ids.items()}
         example: dict[str, Any] = {"ids": self.ids["text"][i].astype(np.int64)}
         if self.labels is not None:
             example["label"] = int(self.labels[i])
+        if self.scores is not None:
+            example["score"] = float(self.scores[i])
+        if self.values is not None:
+            name = {"multilabelled": "labels", "tagged": "tags", "chat": "learned"}[self.kind]
+            example[name] = np.array(self.values[i])
         return example
 
     def texts(self, i: int) -> dict[str, str]:
@@ -161,8 +187,9 @@ class Prepared:
     Args:
         folder: what `prepare` made.
         kind: of its source.
-        labels: the names of the classes by number, for kind "labelled".
+        labels: the names of the classes by number, for kinds that have some.
         splits: "train", "validation" and perhaps "test".
+        unknown: split -> how many of its tokens are the unknown one.
         origin: what decided its content, see `Origin`; None where it was opened by its folder.
     """
 
@@ -170,6 +197,7 @@ class Prepared:
     kind: Kind
     labels: list[str] | None
     splits: dict[str, Split]
+    unknown: Mapping[str, int]
     origin: Origin | None = None
 
     @cached_property
@@ -181,8 +209,7 @@ class Prepared:
         whose bits per byte would leave out what they cost."""
         if self.kind != "text":
             return None
-        text, unknown = self.splits[split], self.tokenizer.unk_id
-        return None if unknown is not None and (text.tokens == unknown).any() else text.n_bytes
+        return None if self.unknown[split] else self.splits[split].n_bytes
 
     @classmethod
     def open(cls, folder: Path, origin: Origin | None = None) -> "Prepared":
@@ -191,56 +218,51 @@ class Prepared:
         if not meta_path.is_file():
             raise ValueError(f"Prepared: {folder} holds no prepared data; start the run again to make it")
         meta = json.loads(meta_path.read_text(encoding="utf-8"))
-        splits = {}
-        for name in meta["splits"]:
-            ids, utf8 = {}, {}
-            for column in meta["columns"]:
-                stem = f"{name}.{column}"
-                ids[column] = Ragged(folder / f"{stem}.ids", folder / f"{stem}.ends", meta["dtype"])
-                utf8[column] = Ragged(folder / f"{stem}.utf8", folder / f"{stem}.utf8_ends", "uint8")
-            labels = folder / f"{name}.labels" if meta["labels"] is not None else None
-            splits[name] = Split(meta["kind"], ids, utf8, labels)
-        return cls(folder, meta["kind"], meta["labels"], splits, origin)
+        splits = {name: Split(meta["kind"], folder / name, meta["dtype"]) for name in meta["splits"]}
+        return cls(folder, meta["kind"], meta["labels"], splits, meta["unknown"], origin)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Prepared.open, (self.folder, self.origin)
 
 
-def origin(source: Source, recipe: Recipe) -> Origin:
+def origin(source: Source, recipe: Recipe, cache_dir: Path) -> Origin:
     """What decides the content of what `prepare` makes of these."""
-    files = {str(path.absolute()): content_hash(path) for path in source.files()}
-    return Origin(source.fingerprint(), repr(recipe), tokenizers.__version__, FORMAT, files)
+    with hashes_kept_in(cache_dir):
+        files = {str(path.absolute()): content_hash(path) for path in source.files()}
+        return Origin(source.fingerprint(), repr(recipe), tokenizers.__version__, FORMAT, files)
 
 
 def prepare(source: Source, recipe: Recipe, cache_dir: Path, progress: bool) -> Prepared:
     """The tokenised splits of `source`, from the cache if an equal call made them before.
 
-    The tokenizer is trained on the split "train" alone. Processes that ask for the same data wait for the one
-    that makes it; a folder appears whole or not at all.
+    The source is read once, in pieces; the tokenizer is trained on the split "train" alone, of more than `SAMPLE` bytes
+    on that many. Processes that ask for the same data wait for the one that makes it; a folder appears whole or not at
+    all.
 
     Args:
         cache_dir: the folder of all prepared data; made if missing.
-        progress: show on a terminal what is being done.
+        progress: show on a terminal what is being done, how far it is and how long it will take.
 
     Raises:
         ValueError: `source` has a fault, a split is empty, a held-out label does not occur in training, or
             `cache_dir` cannot be written.
     """
     source.check()
-    made_from = origin(source, recipe)
+    made_from = origin(source, recipe, cache_dir)
     folder = cache_dir / made_from.key
     if not folder.is_dir():
         _check_writable(cache_dir)
         with FileLock(cache_dir / f"{folder.name}.lock"):
             if not folder.is_dir():
                 _make(source, recipe, folder, progress)
+        made_from = origin(source, recipe, cache_dir)  # there is a folder to remember it in now
     return Prepared.open(folder, made_from)
 
 
 def cached(source: Source, recipe: Recipe, cache_dir: Path) -> Prepared | None:
     """What `prepare` returns, where it has been made before; else None."""
     source.check()
-    made_from = origin(source, recipe)
+    made_from = origin(source, recipe, cache_dir)
     folder = cache_dir / made_from.key
     return Prepared.open(folder, made_from) if folder.is_dir() else None
 
@@ -261,35 +283,25 @@ def _make(source: Source, recipe: Recipe, folder: Path, progress: bool) -> None:
     temporary = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.tmp")
     temporary.mkdir()  # as the umask says: `tempfile` would make a folder that colleagues cannot read
     try:
-        with _status(progress) as say:
-            say("reading text")
-            splits = source.load()
-            empty = [name for name, rows in splits.items() if len(rows) == 0]
-            if empty:
-                raise ValueError(
-                    f"{type(source).__name__}: the split {empty[0]} has no examples; "
-                    f"name files that have some in data.{empty[0]}_files"
+        with _progress(progress) as step:
+            splits, labels = _read(source, temporary, step)
+            n_bytes = {
+                split: sum(path.stat().st_size for path in temporary.glob(f"{split}.*.utf8")) for split in splits
+            }
+            tokenizer = train(recipe, temporary, source.kind, step("training the tokenizer", n_bytes["train"]))
+            if is_sampled(recipe, n_bytes["train"]):
+                log.warning(
+                    "the tokenizer was trained on %d MB, evenly spread over the %d MB of the training text",
+                    SAMPLE >> 20,
+                    n_bytes["train"] >> 20,
                 )
-            say("training the tokenizer")
-            columns = [column for column in COLUMNS[source.kind] if column != "label"]
-            tokenizer = recipe.train(_texts(splits["train"], columns))
             tokenizer.save(temporary / "tokenizer")
             dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-            for name, rows in splits.items():
-                for column in columns:
-                    say(f"tokenising {name}")
-                    _write(temporary / f"{name}.{column}", rows, column, tokenizer, dtype, source.kind == "text")
-        meta: dict[str, Any] = {
-            "kind": source.kind,
-            "columns": columns,
-            "splits": list(splits),
-            "dtype": dtype,
-            "labels": None,
-        }
-        if source.kind == "labelled":
-            meta["labels"] = sorted(set(splits["train"]["label"]), key=_numbers_first)
-            for name, rows in splits.items():
-                _label_ids(rows, name, meta["labels"]).tofile(temporary / f"{name}.labels")
+            unknown = {}
+            for split in splits:
+                say = step(f"tokenising {split}", n_bytes[split])
+                unknown[split] = _tokenise(temporary, split, source.kind, tokenizer, dtype, say)
+        meta = {"kind": source.kind, "splits": splits, "dtype": dtype, "labels": labels, "unknown": unknown}
         (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
         for path in sorted(temporary.rglob("*")):
             if path.is_file():
@@ -300,65 +312,65 @@ def _make(source: Source, recipe: Recipe, folder: Path, progress: bool) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _texts(rows: Any, columns: Iterable[str]) -> Iterator[str]:
-    for column in columns:
-        for batch in rows.select_columns([column]).iter(1024):
-            for text in batch[column]:
-                yield from pieces(text)
+SPLITS = ("train", "validation", "test")
+Step = Callable[[str, int | None], Callable[[int], None]]
+"""(what is begun, how many bytes it will read) to a function that is told the bytes that have been read."""
 
 
-def pieces(text: str, size: int = PIECE) -> Iterator[str]:
-    """`text` in pieces of about `size` characters, cut after line ends where there are any."""
-    start = 0
-    while len(text) - start > size:
-        end = text.rfind("\n", start, start + size) + 1 or start + size
-        yield text[start:end]
-        start = end
-    yield text[start:]
+def _read(source: Source, folder: Path, step: Step) -> tuple[list[str], list[str] | None]:
+    """Spool the rows of all splits, holding some out for validation where the source does not.
+
+    Returns:
+        The splits, and the names of classes.
+    """
+    labels = Labels()
+    loaded = source.load()
+    for split in sorted(loaded, key=SPLITS.index):
+        say = step(f"reading {split}", None)
+        with Spool(folder, split, source.kind, labels) as spool:
+            for row in loaded[split]:
+                say(spool.add(row))
+        if split == "train" and "validation" not in loaded and spool.n_rows:
+            hold_out(folder, source.kind, spool, source.validation_fraction)  # type: ignore[attr-defined]
+        labels.is_complete = True
+    splits = [split for split in SPLITS if (folder / f"{split}.{texts_of(source.kind)[0]}.utf8_ends").exists()]
+    for split in splits:
+        if (folder / f"{split}.{texts_of(source.kind)[0]}.utf8_ends").stat().st_size == 0:
+            raise ValueError(
+                f"{type(source).__name__}: the split {split} has no examples; name files that have some in "
+                f"data.{split}_files"
+            )
+    return splits, labels.sort(folder, source.kind, splits) if source.kind in LABELS else None
 
 
-def _write(stem: Path, rows: Any, column: str, tokenizer: Tokenizer, dtype: str, end_documents: bool) -> None:
-    eos = np.array([tokenizer.eos_id] if end_documents else [], dtype=dtype)
-    ids_ends, utf8_ends = [0], [0]
-    with open(f"{stem}.ids", "wb") as ids_file, open(f"{stem}.utf8", "wb") as utf8_file:
-        for batch in rows.select_columns([column]).iter(256):
-            cut = [list(pieces(text)) for text in batch[column]]
-            encoded = iter(tokenizer.encode_batch([piece for text in cut for piece in text]))
-            for text in cut:
-                n_ids = sum(_append(ids_file, np.array(next(encoded), dtype=dtype)) for _ in text)
-                ids_ends.append(ids_ends[-1] + n_ids + _append(ids_file, eos))
-                n_bytes = sum(_append(utf8_file, np.frombuffer(piece.encode(), dtype="uint8")) for piece in text)
-                utf8_ends.append(utf8_ends[-1] + n_bytes)
-    np.array(ids_ends[1:], dtype="int64").tofile(f"{stem}.ends")
-    np.array(utf8_ends[1:], dtype="int64").tofile(f"{stem}.utf8_ends")
-
-
-def _append(file: Any, values: np.ndarray) -> int:
-    file.write(values.tobytes())
-    return len(values)
-
-
-def _numbers_first(label: str) -> tuple[int, int, str]:
-    return (0, int(label), label) if label.isdecimal() else (1, 0, label)  # 2 before 10
-
-
-def _label_ids(rows: Any, split: str, labels: list[str]) -> np.ndarray:
-    number = {label: i for i, label in enumerate(labels)}
-    unknown = sorted(set(rows["label"]) - set(labels))
-    if unknown:
-        raise ValueError(
-            f"prepare: label {unknown[0]!r} of the split {split} does not occur in training, which has "
-            f"{', '.join(labels[:10])}; check data.label_column and data.{split}_files"
-        )
-    return np.array([number[label] for label in rows["label"]], dtype="int64")
+def _tokenise(
+    folder: Path, split: str, kind: Kind, tokenizer: Tokenizer, dtype: str, say: Callable[[int], None]
+) -> int:
+    """Write the tokens of a split; how many of them are unknown."""
+    if kind in ("tagged", "chat"):
+        n_unknown = write_parts(folder, split, kind, tokenizer, dtype, say)
+        for ending in ("parts", "parts_ends"):
+            (folder / f"{split}.{ending}").unlink()
+        return n_unknown
+    columns = texts_of(kind)
+    return sum(write_tokens(folder / f"{split}.{name}", tokenizer, dtype, kind == "text", say) for name in columns)
 
 
 @contextlib.contextmanager
-def _status(progress: bool) -> Iterator[Callable[[str], None]]:
-    if not progress:
-        yield lambda message: None
+def _progress(shown: bool) -> Iterator[Step]:
+    if not shown:
+        yield lambda what, total: lambda n: None
         return
     from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    with Console(stderr=True).status("preparing data") as status:
-        yield lambda message: status.update(f"preparing data: {message}")
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True), transient=True) as bar:
+
+        def step(what: str, total: int | None) -> Callable[[int], None]:
+            for task in bar.task_ids:
+                bar.remove_task(task)
+            task = bar.add_task(f"preparing data: {what}", total=total)
+            return lambda n: bar.advance(task, n)
+
+        yield step

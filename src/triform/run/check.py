@@ -320,7 +320,9 @@ def check_relations(config: Mapping[str, Any]) -> None:
     """Refuse a task that does not fit the model or the data, and rows longer than the model takes."""
     trust = config["trust"]
     model, task, data = (locate(config[group]["_target_"], trust, group) for group in ("model", "task", "data"))
-    family, kind = _attribute(model, "family", "model"), _attribute(data, "kind", "data")
+    family = _attribute(model, "family", "model")
+    # A source of several kinds tells by its config.
+    kind = data.kind_of(config["data"]) if hasattr(data, "kind_of") else _attribute(data, "kind", "data")
     kinds, families = _attribute(task, "kinds", "task"), _attribute(task, "families", "task")
     if kind not in kinds:
         fitting = _tasks(lambda other: kind in other.kinds and family in other.families, trust)

@@ -66,7 +66,7 @@ def origin(config: Mapping[str, Any]) -> Origin:
     """
     source, recipe = _source(config)
     source.check()
-    return origin_of(source, recipe)
+    return origin_of(source, recipe, Path(config["paths"]["cache"]))
 
 
 def own_data(folder: RunFolder, config: Mapping[str, Any]) -> Prepared:

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.data.sources.reading import splits_of
 from triform.data.prepare import prepare
 from triform.data.sources.text import TextFiles
 from triform.data.tokenizers import Char
@@ -10,39 +11,45 @@ from triform.data.tokenizers import Char
 def test_each_file_is_a_document_and_the_last_part_is_held_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("0123456789")
     (tmp_path / "b.txt").write_text("abcdefghij")
-    splits = TextFiles(str(tmp_path / "*.txt"), None, None, 0.25).load()
-    assert list(splits["train"]["text"]) == ["0123456789", "abcde"]
-    assert list(splits["validation"]["text"]) == ["fghij"]
+    source = TextFiles(str(tmp_path / "*.txt"), None, None, 0.25, "utf-8", None)
+    assert splits_of(source, tmp_path) == {"train": ["0123456789", "abcde"], "validation": ["fghij"]}
+
+
+def test_the_last_part_is_counted_in_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("aé€😀" * 100_000, encoding="utf-8")  # more than one block of 10 bytes each
+    source = TextFiles(str(tmp_path / "a.txt"), None, None, 0.625, "utf-8", None)
+    train, validation = splits_of(source, tmp_path).values()
+    assert (len(train[0]), len(validation[0])) == (150_000, 250_000)
+    assert train[0] + validation[0] == "aé€😀" * 100_000
 
 
 def test_own_files_for_each_split(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_text(name)
-    source = TextFiles(str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "c"), 0.1)
-    assert {name: list(rows["text"]) for name, rows in source.load().items()} == {
-        "train": ["a"],
-        "validation": ["b"],
-        "test": ["c"],
-    }
+    source = TextFiles(str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "c"), 0.1, "utf-8", None)
+    assert splits_of(source, tmp_path) == {"train": ["a"], "validation": ["b"], "test": ["c"]}
 
 
 def test_fingerprint_follows_content_and_settings_but_not_the_name(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("same")
     (tmp_path / "b.txt").write_text("same")
     (tmp_path / "c.txt").write_text("else")
-    prints = [TextFiles(str(tmp_path / name), None, None, 0.1).fingerprint() for name in ("a.txt", "b.txt", "c.txt")]
+    prints = [
+        TextFiles(str(tmp_path / name), None, None, 0.1, "utf-8", None).fingerprint()
+        for name in ("a.txt", "b.txt", "c.txt")
+    ]
     assert prints[0] == prints[1] != prints[2]
-    assert TextFiles(str(tmp_path / "a.txt"), None, None, 0.2).fingerprint() != prints[0]
+    assert TextFiles(str(tmp_path / "a.txt"), None, None, 0.2, "utf-8", None).fingerprint() != prints[0]
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0])
 def test_refuses_a_share_that_is_none(fraction: float) -> None:
     with pytest.raises(ValueError, match=r"validation_fraction=.* set data\.validation_fraction between 0 and 1"):
-        TextFiles("x", None, None, fraction)
+        TextFiles("x", None, None, fraction, "utf-8", None)
 
 
 def test_tinyshakespeare(shared: Path, tmp_path: Path) -> None:
-    source = TextFiles(str(shared / "tinyshakespeare" / "*.txt"), None, None, 0.1)
+    source = TextFiles(str(shared / "tinyshakespeare" / "*.txt"), None, None, 0.1, "utf-8", None)
     prepared = prepare(source, Char(), tmp_path, progress=False)
     assert prepared.tokenizer.vocab_size == 7 + 65
     assert {name: split.n_bytes for name, split in prepared.splits.items()} == {

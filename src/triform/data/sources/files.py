@@ -1,55 +1,141 @@
-"""Reading the user's own files: names, globs, compression, encodings, tables, and what can be wrong with each.
+"""Reading the user's own files: names, globs, folders, compression, encodings, and what can be wrong with each.
 
 Every fault is a ValueError of one line that names the file, the line where there is one, and the key that named it.
+All is read in pieces: no file need fit into memory.
 """
 
-import csv
+import codecs
+import dataclasses
 import difflib
 import glob
 import gzip
 import hashlib
 import io
 import json
-import sys
+import logging
+import os
+import secrets
+import time
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import cache
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
-from triform.data.sources.base import digest, stable_hash
+from triform.data.sources.base import digest
+
+log = logging.getLogger(__name__)
 
 Files = str | Sequence[str] | None
-Column = str | int | None
 
-Rows = dict[str, list[str]]  # values by column
+READ = 1 << 18  # bytes read at a time
 
-TABLES = (".tsv", ".csv", ".jsonl")
-NAMES = {"text", "label", "source", "target"}  # of columns, in any source
+BYTE_ORDER_MARKS = (  # the longest first: that of UTF-32 begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 
 
-def resolve(files: Files, key: str) -> list[Path]:
-    """The files that a name, a list of names or a glob stands for, a glob's in order of name.
+@dataclasses.dataclass(frozen=True)
+class OwnFiles:
+    """The files of each split, and how their bytes become text.
+
+    Args:
+        train: path, list of paths, glob, or folder, of which all files with one of `endings` are taken by name.
+        validation: the same; None: none.
+        test: the same; None: none.
+        encoding: of all of them, by a name that Python knows; a byte-order mark in a file goes first.
+        endings: of files that such a source reads, ".gz" left out.
+
+    Raises:
+        ValueError: Python knows no such `encoding`.
+    """
+
+    train: Files
+    validation: Files
+    test: Files
+    encoding: str
+    endings: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        try:
+            "".encode(self.encoding)
+        except LookupError:
+            raise ValueError(
+                f"encoding={self.encoding} is none that Python knows; set data.encoding to one, such as utf-8, latin-1 "
+                "or utf-16"
+            ) from None
+
+    def splits(self) -> dict[str, list[Path]]:
+        """The files of each split that has some; "train" must."""
+        paths = {"train": resolve(self.train, "data.train_files", self.endings)}
+        if self.validation:
+            paths["validation"] = resolve(self.validation, "data.validation_files", self.endings)
+        if self.test:
+            paths["test"] = resolve(self.test, "data.test_files", self.endings)
+        return paths
+
+    def all(self) -> list[Path]:
+        """Each file once."""
+        return list(dict.fromkeys(path for paths in self.splits().values() for path in paths))
+
+    def fingerprint(self, settings: str) -> str:
+        """Of the settings of a source, the content of its files, and how they are read."""
+        parts = [f"{settings} {self.encoding}", own_code()]
+        parts += [
+            f"{name} {form(path)} {content_hash(path)}" for name, paths in self.splits().items() for path in paths
+        ]
+        return digest(parts)
+
+
+def own_code() -> str:
+    """How files are read."""
+    return digest(code.read_bytes() for code in sorted(Path(__file__).parent.glob("*.py")))
+
+
+def resolve(files: Files, key: str, endings: tuple[str, ...]) -> list[Path]:
+    """The files that a name, a list of names, a glob or a folder stands for; of the last two in order of name.
 
     Args:
         key: that set `files`, such as "data.train_files".
+        endings: of the files in a folder that are meant.
     """
     if not files:
         raise ValueError(f"{key} is not set; name your files, for example {key}=my.txt")
-    return [path for name in ([files] if isinstance(files, str) else files) for path in _expand(str(name), key)]
+    return [
+        path for name in ([files] if isinstance(files, str) else files) for path in _expand(str(name), key, endings)
+    ]
 
 
-def _expand(name: str, key: str) -> list[Path]:
+def _expand(name: str, key: str, endings: tuple[str, ...]) -> list[Path]:
     path = Path(name).expanduser()
     if path.is_dir():
-        raise ValueError(f"{key}={name} is a folder; name files in it, for example '{key}={name.rstrip('/')}/*'")
+        return _files_of(path, name, key, endings)
     if not path.is_file():
-        if matches := sorted(glob.glob(str(path), recursive=True)):
-            return [file for match in matches if Path(match).is_file() for file in _expand(match, key)]
+        if matches := [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]:
+            if files := [file for match in matches if match.is_file() for file in _expand(str(match), key, endings)]:
+                return files
+            raise ValueError(f"{key}={name} matches folders only, {matches[0]} first; name files, as in '{name}/*'")
         raise ValueError(f"{key}={name} does not exist; {_nearest_file(path)}")
     if path.stat().st_size == 0:
         raise ValueError(f"{key}={name} is empty; name a file that has text")
     return [path]
+
+
+def _files_of(folder: Path, name: str, key: str, endings: tuple[str, ...]) -> list[Path]:
+    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    found = [path for path in files if form(path) in endings]
+    if not found:
+        other = f", only others, such as {files[0].name}" if files else ""
+        raise ValueError(
+            f"{key}={name} is a folder without a file that ends in {', '.join(endings)}{other}; name files in it, for "
+            f"example '{key}={name.rstrip('/')}/*'"
+        )
+    log.warning("%s=%s is a folder: %d of its %d files are read, by name", key, name, len(found), len(files))
+    return [file for path in found for file in _expand(str(path), key, endings)]
 
 
 def _nearest_file(path: Path) -> str:
@@ -59,248 +145,158 @@ def _nearest_file(path: Path) -> str:
     return f"did you mean {path.parent / near[0]}?" if near else f"see what is in {path.parent.absolute()}"
 
 
-def resolve_splits(train_files: Files, validation_files: Files, test_files: Files) -> dict[str, list[Path]]:
-    """The files of each split that has some; "train" must."""
-    paths = {"train": resolve(train_files, "data.train_files")}
-    if validation_files:
-        paths["validation"] = resolve(validation_files, "data.validation_files")
-    if test_files:
-        paths["test"] = resolve(test_files, "data.test_files")
-    return paths
-
-
-def fingerprint(settings: str, splits: dict[str, list[Path]]) -> str:
-    """Of the settings of a source, the content of its files, and how they are read."""
-    parts = [settings, *(code.read_text(encoding="utf-8") for code in sorted(Path(__file__).parent.glob("*.py")))]
-    parts += [f"{name} {form(path)} {content_hash(path)}" for name, paths in splits.items() for path in paths]
-    return digest(parts)
-
-
-def content_hash(path: Path) -> str:
-    """Of a file's bytes, which are read again when its size or the time of its last change is another."""
-    state = path.stat()
-    return _content_hash(path.absolute(), state.st_size, state.st_mtime_ns)
-
-
-@cache
-def _content_hash(path: Path, size: int, mtime_ns: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
-
-
-def all_files(splits: dict[str, list[Path]]) -> list[Path]:
-    """Each file once."""
-    return list(dict.fromkeys(path for paths in splits.values() for path in paths))
-
-
 def form(path: Path) -> str:
     """The ending that says how a file is read, ".gz" left out: ".tsv" of x.tsv.gz."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def read_text(path: Path, key: str) -> str:
-    """The whole text, a byte-order mark left out, line ends as they are."""
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix.lower() == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{key}: {path} cannot be read ({error}); check the file") from None
-    if not data:
-        raise ValueError(f"{key}={path} is empty; name a file that has text")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{key}: {path}, line {line} is not UTF-8 (byte {data[error.start]:#04x}); convert the file, "
-            "for example with iconv -f latin1 -t utf-8"
-        ) from None
-
-
-def lines(text: str) -> list[str]:
-    """What stands between line feeds. Unlike `str.splitlines`, a form feed or U+2028 within a line does not end it."""
-    found = [line.removesuffix("\r") for line in text.split("\n")]
-    return found[:-1] if found[-1] == "" else found
-
-
-def read_columns(path: Path, key: str, columns: dict[str, Column]) -> list[list[str]]:
-    """Columns of a .tsv, .csv or .jsonl file, in the order of `columns`.
-
-    A .tsv is split at tabs and knows no quotes; a .csv follows RFC 4180; each line of a .jsonl is an object. A table
-    has a header if a column is given by name, or if all are null and its first row holds one of their own names. A
-    null column is the one of its own name, or the only one left; in a table without a header, the one in its place.
-
-    Args:
-        columns: name or number from 0 by what the column is, such as {"text": None, "label": "class"}; the key
-            "data.text_column" set that of "text".
+@contextmanager
+def open_file(path: Path, key: str) -> Iterator[BinaryIO]:
+    """The bytes of a file, decompressed where it begins as gzip does, whatever its name.
 
     Raises:
-        ValueError: a column is not there, a row is too short, or all columns are null and the first row may be a
-            header of other names: its label is that of no other row, or it holds only names of columns.
+        ValueError: it cannot be read, or the gzip data is broken or cut short.
     """
-    text = read_text(path, key)
-    if form(path) == ".jsonl":
-        return _json_columns(path, text, columns)
-    rows = list(_csv_rows(path, text)) if form(path) == ".csv" else _tsv_rows(text)
-    if not rows:
-        raise ValueError(f"{key}={path} holds no rows; name a file that has some")
-    places, has_header = _places(path, rows[0][1], columns)
-    found: list[list[str]] = [[] for _ in columns]
-    for line, row in rows[has_header:]:
-        if len(row) <= max(places):
-            raise ValueError(
-                f"{key}: {path}, line {line} has {len(row)} columns, too few for column {max(places)}, counted from 0; "
-                "mend the line or set " + " and ".join(f"data.{name}_column" for name in columns)
-            )
-        for column, place in zip(found, places, strict=True):
-            column.append(row[place])
-    if not has_header and "label" in columns and _unset(columns):
-        label, *others = found[list(columns).index("label")]
-        if others and label not in others:
-            raise _maybe_header(path, f"has the label {label[:30]!r}, which no other row has", columns)
-    return found
-
-
-def read_tables(paths: Sequence[Path], key: str, columns: dict[str, Column]) -> Rows:
-    """The rows of all files after each other."""
-    tables = [read_columns(path, key, columns) for path in paths]
-    return {name: [value for table in tables for value in table[i]] for i, name in enumerate(columns)}
-
-
-def check_columns(path: Path, key: str, columns: dict[str, Column]) -> None:
-    """Raises, from the first line alone, what `read_columns` would raise about the columns."""
-    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
-        try:
-            first = file.readline().decode("utf-8-sig", errors="replace")
-        except (OSError, EOFError, zlib.error):
-            return  # which reading it in full reports
-    if form(path) == ".jsonl":
-        _json_columns(path, first, columns)
-    elif form(path) == ".csv":
-        _places(path, next(csv.reader([first]), []), columns)
-    else:
-        _places(path, first.rstrip("\r\n").split("\t"), columns)
-
-
-def _tsv_rows(text: str) -> list[tuple[int, list[str]]]:
-    return [(i, line.split("\t")) for i, line in enumerate(lines(text), 1) if line.strip()]
-
-
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(sys.maxsize)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        for row in reader:
-            if row:
-                yield reader.line_num, row
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num} is not CSV ({error}); mend its quotes") from None
-
-
-def _unset(columns: dict[str, Column]) -> bool:
-    return all(value is None for value in columns.values())
-
-
-def _maybe_header(path: Path, what: str, columns: dict[str, Column]) -> ValueError:
-    keys = " and ".join(f"data.{name}_column" for name in columns)
-    return ValueError(
-        f"{path}: its first row {what}; if it is a header, set {keys} to names in it; "
-        f"if it is not, to numbers: {' and '.join(str(place) for place in range(len(columns)))}"
-    )
-
-
-def _places(path: Path, first: list[str], columns: dict[str, Column]) -> tuple[list[int], bool]:
-    named = any(isinstance(value, str) for value in columns.values())
-    has_header = named or (_unset(columns) and any(name in first for name in columns))
-    if first and _unset(columns) and not has_header and {cell.strip().lower() for cell in first} <= NAMES:
-        raise _maybe_header(path, f"holds {', '.join(first)}", columns)
-    places: dict[str, int] = {}
-    for name, value in columns.items():  # what the user set, before what follows from it
-        key = f"data.{name}_column"
-        if isinstance(value, int):
-            places[name] = _checked_place(path, value, len(first), f"{key}={value}")
-        elif value is not None:
-            if value not in first:
-                raise ValueError(_no_column(path, key, value, first))
-            places[name] = first.index(value)
-    for place, (name, value) in enumerate(columns.items()):
-        if value is None and not has_header:
-            places[name] = _checked_place(path, place, len(first), f"data.{name}_column=null, so {place},")
-        elif value is None and name in first:
-            places[name] = first.index(name)
-    missing = [name for name in columns if name not in places]
-    left = [place for place in range(len(first)) if place not in places.values()]
-    if len(missing) == len(left) == 1:
-        places[missing[0]] = left[0]
-    elif missing:
-        raise ValueError(_no_column(path, f"data.{missing[0]}_column", missing[0], first))
-    return [places[name] for name in columns], has_header
-
-
-def _checked_place(path: Path, place: int, n_columns: int, setting: str) -> int:
-    if not 0 <= place < n_columns:
-        raise ValueError(
-            f"{setting} is no column of {path}, which has {n_columns}; count from 0 to {n_columns - 1}, "
-            "and end the name of the file in what separates its columns, .tsv or .csv"
+        with path.open("rb") as file:
+            compressed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            if not compressed:
+                yield file
+                return
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield cast(BinaryIO, unpacked)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = (
+            "its gzip data is cut short" if isinstance(error, EOFError) else getattr(error, "strerror", None) or error
         )
-    return place
+        raise ValueError(f"{key}: {path} cannot be read ({reason}); check the file, or copy it again") from None
 
 
-def _no_column(path: Path, key: str, name: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    have = ", ".join(other[:30] for other in names[:12])
-    remedy = f"did you mean {near[0]}?" if near else f"set {key} to one of them, or to a number from 0 without a header"
-    return f"{key}={name} is no column of {path}, which has {have}; {remedy}"
+def read_pieces(path: Path, key: str, encoding: str) -> Iterator[str]:
+    """The text of a file in pieces, a byte-order mark left out, line ends as they are.
 
-
-def _json_columns(path: Path, text: str, columns: dict[str, Column]) -> list[list[str]]:
-    found: list[list[str]] = [[] for _ in columns]
-    for i, line in enumerate(lines(text), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
-            raise ValueError(f"{path}, line {i} is not JSON ({reason}); put one object on each line") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {i} is no JSON object; put one object with named values on each line")
-        for column, (name, value) in zip(found, columns.items(), strict=True):
-            wanted = name if value is None else str(value)
-            if row.get(wanted) is None:
-                raise ValueError(_no_column(Path(f"{path}, line {i}"), f"data.{name}_column", wanted, list(row)))
-            column.append(_plain(row[wanted]))
-    return found
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def hold_out(texts: Sequence[str], fraction: float) -> list[bool]:
-    """Which rows are held out: those whose text has the smallest hashes, `fraction` of the distinct texts.
-
-    Equal texts stay together, so that none is both learnt and tested; the order of rows has no say. At least one
-    text is held out and, of two or more, at least one is not.
+    Raises:
+        ValueError: it cannot be read, is empty, is not in the encoding, or holds a NUL character.
     """
-    ranked = sorted(set(texts), key=stable_hash)
-    count = min(max(1, round(len(ranked) * fraction)), len(ranked) - 1)
-    held_out = set(ranked[:count])
-    return [text in held_out for text in texts]
+    line, is_empty, half = 1, True, False
+    with open_file(path, key) as file:
+        first = file.read(READ)
+        encoding = next((name for mark, name in BYTE_ORDER_MARKS if first.startswith(mark)), encoding)
+        decoder, data = codecs.getincrementaldecoder(encoding)(), first
+        while True:
+            try:
+                text = decoder.decode(data, final=not data)
+            except UnicodeDecodeError as error:
+                before = error.object[: error.start].decode(encoding, errors="ignore")
+                raise ValueError(
+                    f"{key}: {path}, line {line + count_lines(before)} is not {_written(encoding)} "
+                    f"(byte {error.object[error.start]:#04x}); set data.encoding to what it is, such as latin-1, "
+                    "or convert the file"
+                ) from None
+            if "\0" in text:
+                place = line + count_lines(text[: text.index("\0")])
+                raise ValueError(
+                    f"{key}: {path}, line {place} holds a NUL character; if it is text in another encoding, such as "
+                    "utf-16-le, set data.encoding to it, else take NUL out"
+                )
+            if text:
+                is_empty = False
+                yield text
+                line += count_lines(text) - (half and text[0] == "\n")  # of a CRLF that was read in two
+                half = text[-1] == "\r"
+            if not data:
+                break
+            data = file.read(READ)
+    if is_empty:
+        raise ValueError(f"{key}={path} is empty; name a file that has text")
 
 
-def with_validation(splits: dict[str, Rows], column: str, fraction: float) -> dict[str, Rows]:
-    """The splits, "validation" held out of "train" by the text in `column` if it is missing."""
-    if "validation" in splits:
-        return splits
-    train = splits["train"]
-    held_out = hold_out(train[column], fraction)
-    parts = {
-        name: {
-            key: [v for v, out in zip(values, held_out, strict=True) if out is part] for key, values in train.items()
-        }
-        for name, part in (("train", False), ("validation", True))
-    }
-    return {**splits, **parts}
+def _written(encoding: str) -> str:
+    return {"utf-8-sig": "UTF-8"}.get(encoding, encoding.upper())
+
+
+def count_lines(text: str) -> int:
+    """Line ends in a text: LF, CRLF or CR."""
+    return text.count("\n") + (text.count("\r") - text.count("\r\n") if "\r" in text else 0)
+
+
+def read_text(path: Path, key: str, encoding: str) -> str:
+    """The whole text of `read_pieces`."""
+    return "".join(read_pieces(path, key, encoding))
+
+
+def read_lines(path: Path, key: str, encoding: str, keep_ends: bool = False) -> Iterator[str]:
+    """What stands between line ends: LF, CRLF or CR. Unlike `str.splitlines`, form feed, U+0085 or U+2028 ends none."""
+    rest = ""
+    for piece in read_pieces(path, key, encoding):
+        text = rest + piece if rest else piece
+        held = "\r" if text.endswith("\r") else ""  # which may be the first half of CRLF
+        found = io.StringIO(text[: len(text) - len(held)], newline="" if keep_ends else None).readlines()
+        rest = held
+        if found and not found[-1].endswith(("\n", "\r")):
+            rest = found.pop() + held
+        yield from found if keep_ends else (line[:-1] for line in found)
+    if rest:
+        yield rest if keep_ends else rest.removesuffix("\r")
+
+
+HASHES = "hashes.json"
+RACY = 2.0  # seconds: a file changed so shortly before may change again within the clock's resolution
+
+
+class _Known:
+    """path -> [size, time of change, inode, hash]: of this process, and those kept in a file of the cache."""
+
+    def __init__(self) -> None:
+        self.hashes: dict[str, list[Any]] = {}
+        self.used: dict[str, list[Any]] = {}
+
+
+_known = _Known()
+
+
+@contextmanager
+def hashes_kept_in(folder: Path) -> Iterator[None]:
+    """Let `content_hash` remember in `folder`, where there is one, what it finds, for the next start.
+
+    The file is written aside and renamed. Of two processes at once one may lose an entry, and hashes once more.
+    """
+    file, before = folder / HASHES, _known.used
+    kept, _known.used = _read_hashes(file), {}
+    _known.hashes = kept | _known.hashes
+    try:
+        yield
+    finally:
+        used, _known.used = _known.used, before
+    if not folder.is_dir() or all(kept.get(name) == value for name, value in used.items()):
+        return
+    temporary = file.with_name(f"{file.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        temporary.write_text(json.dumps(_read_hashes(file) | used, indent=0), encoding="utf-8")
+        os.replace(temporary, file)
+    except OSError:  # a cache that others own: no harm
+        temporary.unlink(missing_ok=True)
+
+
+def content_hash(path: Path) -> str:
+    """Of a file's bytes, which are read again when its size or the time of its last change is another."""
+    state, name = path.stat(), str(path.absolute())
+    now = [state.st_size, state.st_mtime_ns, state.st_ino]
+    if _known.hashes.get(name, [])[:3] != now:
+        with path.open("rb") as file:
+            _known.hashes[name] = [*now, hashlib.file_digest(file, "blake2b").hexdigest()]
+    if time.time() - state.st_mtime > RACY:
+        _known.used[name] = _known.hashes[name]
+    return str(_known.hashes[name][3])
+
+
+def _read_hashes(file: Path) -> dict[str, list[Any]]:
+    try:
+        found: Any = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and all(isinstance(value, list) for value in found.values()) else {}
 
 
 def check_fraction(owner: str, fraction: float) -> None:

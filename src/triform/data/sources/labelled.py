@@ -1,48 +1,43 @@
 """Text with a label from the user's own files."""
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from triform.data.sources.base import Kind
-from triform.data.sources.files import (
-    Column,
-    Files,
-    all_files,
-    check_columns,
-    check_fraction,
-    fingerprint,
-    read_tables,
-    resolve_splits,
-    with_validation,
-)
-
-if TYPE_CHECKING:
-    import datasets
+from triform.data.sources.base import Kind, Row
+from triform.data.sources.examples import Labelled
+from triform.data.sources.files import Files, OwnFiles, check_fraction
+from triform.data.sources.table_files import TableFiles
+from triform.data.sources.tables import TABLES, Column
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelledFiles:
-    """Tables (.tsv, .csv, .jsonl) with a text and a label in each row, gzipped or not. Labels are strings.
+    """Tables (.tsv, .csv, .jsonl, .parquet, .arrow) with a text and a label in each row, gzipped or not. Labels are
+    strings.
 
     Args:
-        train_files: path, list of paths, or glob.
+        train_files: path, list of paths, glob, or a folder of tables.
         validation_files: the same; None: a share of the training rows.
         test_files: the same; None: there is no test split.
         validation_fraction: that share, of distinct texts, chosen by a hash of the text.
+        encoding: of the files.
         text_column: name, or number from 0 if the table has no header; None: "text", else the only one left, or 0 if
             there is no header.
         label_column: the same; None: "label", else the only one left, or 1.
 
     Raises:
-        ValueError: `validation_fraction` is not between 0 and 1. `check`: a file is missing or empty, or a column is
-            not there. `load`: text is not UTF-8, or a row is too short.
+        ValueError: `validation_fraction` is not between 0 and 1, or Python knows no such `encoding`. `check`: a file is
+            missing or empty, or a column is not there. `load`: text is not in the encoding, or a row is not as it
+            should be.
     """
 
     train_files: Files
     validation_files: Files
     test_files: Files
     validation_fraction: float
+    encoding: str
     text_column: Column
     label_column: Column
 
@@ -50,29 +45,20 @@ class LabelledFiles:
 
     def __post_init__(self) -> None:
         check_fraction("LabelledFiles", self.validation_fraction)
+        self._tables()
 
     def check(self) -> None:
-        for name, paths in self._paths().items():
-            for path in paths:
-                check_columns(path, f"data.{name}_files", self._columns())
+        self._tables().check()
 
     def fingerprint(self) -> str:
-        return fingerprint(f"LabelledFiles {self.validation_fraction} {self._columns()}", self._paths())
+        return self._tables().fingerprint(self.validation_fraction)
 
     def files(self) -> list[Path]:
-        return all_files(self._paths())
+        return self._tables().own.all()
 
-    def load(self) -> dict[str, "datasets.Dataset"]:
-        from datasets import Dataset
+    def load(self) -> Mapping[str, Iterable[Row]]:
+        return self._tables().load()
 
-        splits = {
-            name: read_tables(paths, f"data.{name}_files", self._columns()) for name, paths in self._paths().items()
-        }
-        splits = with_validation(splits, "text", self.validation_fraction)
-        return {name: Dataset.from_dict(rows) for name, rows in splits.items()}
-
-    def _columns(self) -> dict[str, Column]:
-        return {"text": self.text_column, "label": self.label_column}
-
-    def _paths(self) -> dict[str, list[Path]]:
-        return resolve_splits(self.train_files, self.validation_files, self.test_files)
+    def _tables(self) -> TableFiles:
+        own = OwnFiles(self.train_files, self.validation_files, self.test_files, self.encoding, TABLES)
+        return TableFiles(own, Labelled(), (self.text_column, self.label_column))

@@ -1,53 +1,45 @@
 """Pairs of a source and a target from the user's own files."""
 
 import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from triform.data.sources.base import Kind
-from triform.data.sources.files import (
-    TABLES,
-    Column,
-    Files,
-    Rows,
-    all_files,
-    check_columns,
-    check_fraction,
-    fingerprint,
-    form,
-    lines,
-    read_tables,
-    read_text,
-    resolve_splits,
-    with_validation,
-)
-
-if TYPE_CHECKING:
-    import datasets
+from triform.data.sources.base import Kind, Place, Row
+from triform.data.sources.examples import Pair, rows
+from triform.data.sources.files import Files, OwnFiles, check_fraction, form, read_lines
+from triform.data.sources.tables import TABLES, Column, TableRow, check_columns, read_table
 
 
 @dataclasses.dataclass(frozen=True)
 class PairFiles:
-    """Two files whose lines correspond, source first, or tables (.tsv, .csv, .jsonl) with two columns; gzipped or not.
+    """Two files whose lines correspond, source first, or tables (.tsv, .csv, .jsonl, .parquet, .arrow) with two
+    columns, gzipped or not.
+
+    A pair of which one side is blank is left out, and how many are is said.
 
     Args:
-        train_files: path, list of paths, or glob.
+        train_files: path, list of paths, glob, or a folder of tables.
         validation_files: the same; None: a share of the training pairs.
         test_files: the same; None: there is no test split.
         validation_fraction: that share, of distinct sources, chosen by a hash of the source.
+        encoding: of the files.
         source_column: of a table: name, or number from 0 if it has no header; None: "source", else the only one left,
             or 0 if there is no header.
         target_column: the same; None: "target", else the only one left, or 1.
 
     Raises:
-        ValueError: `validation_fraction` is not between 0 and 1. `check`: a file is missing or empty, a column is not
-            there, or files are neither two nor tables. `load`: text is not UTF-8, or two files differ in length.
+        ValueError: `validation_fraction` is not between 0 and 1, or Python knows no such `encoding`. `check`: a file is
+            missing or empty, a column is not there, or files are neither two nor tables. `load`: text is not in the
+            encoding, a table is broken, or two files differ in length.
     """
 
     train_files: Files
     validation_files: Files
     test_files: Files
     validation_fraction: float
+    encoding: str
     source_column: Column
     target_column: Column
 
@@ -55,13 +47,14 @@ class PairFiles:
 
     def __post_init__(self) -> None:
         check_fraction("PairFiles", self.validation_fraction)
+        self._files()
 
     def check(self) -> None:
-        for name, paths in self._paths().items():
+        for name, paths in self._files().splits().items():
             key = f"data.{name}_files"
             if _are_tables(paths):
                 for path in paths:
-                    check_columns(path, key, self._columns())
+                    check_columns(path, key, self._columns(), self.encoding)
             elif len(paths) != 2:
                 raise ValueError(
                     f"PairFiles: {key} names {len(paths)} file(s), {paths[0]} first; "
@@ -69,34 +62,43 @@ class PairFiles:
                 )
 
     def fingerprint(self) -> str:
-        return fingerprint(f"PairFiles {self.validation_fraction} {self._columns()}", self._paths())
+        return self._files().fingerprint(f"PairFiles {self.validation_fraction} {self._columns()}")
 
     def files(self) -> list[Path]:
-        return all_files(self._paths())
+        return self._files().all()
 
-    def load(self) -> dict[str, "datasets.Dataset"]:
-        from datasets import Dataset
+    def load(self) -> Mapping[str, Iterable[Row]]:
+        return {name: self._read(paths, f"data.{name}_files") for name, paths in self._files().splits().items()}
 
-        splits = {name: self._read(paths, f"data.{name}_files") for name, paths in self._paths().items()}
-        splits = with_validation(splits, "source", self.validation_fraction)
-        return {name: Dataset.from_dict(rows) for name, rows in splits.items()}
-
-    def _read(self, paths: list[Path], key: str) -> Rows:
+    def _read(self, paths: list[Path], key: str) -> Iterator[Row]:
         if _are_tables(paths):
-            return read_tables(paths, key, self._columns())
-        source, target = (lines(read_text(path, key)) for path in paths)
-        if len(source) != len(target):
-            raise ValueError(
-                f"{key}: {paths[0]} has {len(source)} lines and {paths[1]} {len(target)}; "
-                "give files whose lines correspond"
-            )
-        return {"source": source, "target": target}
+            for path in paths:
+                yield from rows(Pair(), read_table(path, key, self._columns(), self.encoding))
+        else:
+            yield from rows(Pair(), parallel_lines(paths[0], paths[1], key, self.encoding))
+
+    def _files(self) -> OwnFiles:
+        return OwnFiles(self.train_files, self.validation_files, self.test_files, self.encoding, TABLES)
 
     def _columns(self) -> dict[str, Column]:
         return {"source": self.source_column, "target": self.target_column}
 
-    def _paths(self) -> dict[str, list[Path]]:
-        return resolve_splits(self.train_files, self.validation_files, self.test_files)
+
+def parallel_lines(source: Path, target: Path, key: str, encoding: str) -> Iterator[TableRow]:
+    """The lines of two files side by side.
+
+    Raises:
+        ValueError: one has more than the other.
+    """
+    numbers = [0, 0]
+    for pair in zip_longest(read_lines(source, key, encoding), read_lines(target, key, encoding)):
+        numbers = [number + (line is not None) for number, line in zip(numbers, pair, strict=True)]
+        if numbers[0] == numbers[1]:
+            yield Place(str(source), "line", numbers[0]), list(pair)
+    if numbers[0] != numbers[1]:
+        raise ValueError(
+            f"{key}: {source} has {numbers[0]} lines and {target} {numbers[1]}; give files whose lines correspond"
+        )
 
 
 def _are_tables(paths: list[Path]) -> bool:

@@ -1,70 +1,73 @@
 """Running text from the user's own files."""
 
 import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from triform.data.sources.base import Kind
-from triform.data.sources.files import Files, all_files, check_fraction, fingerprint, read_text, resolve_splits
+from triform.data.sources.base import Kind, Place, Row
+from triform.data.sources.examples import Text, rows
+from triform.data.sources.files import Files, OwnFiles, check_fraction, form, read_pieces
+from triform.data.sources.tables import TABLES, Column, check_columns, read_table
 
-if TYPE_CHECKING:
-    import datasets
+ENDINGS = (".txt", ".text", ".md", ".rst", ".html", ".xml", ".tex", ".py", *TABLES)
 
 
 @dataclasses.dataclass(frozen=True)
 class TextFiles:
-    """Plain text, UTF-8, perhaps gzipped. Each file is one document.
+    """Plain text, each file a document, or tables (.tsv, .csv, .jsonl, .parquet, .arrow), each row one; gzipped or not.
 
     Args:
-        train_files: path, list of paths, or glob.
+        train_files: path, list of paths, glob, or folder.
         validation_files: the same; None: the last part of the training text.
         test_files: the same; None: there is no test split.
         validation_fraction: characters of the training text that are that last part, as a share.
+        encoding: of the files.
+        text_column: of a table: name, or number from 0 if it has no header; None: "text".
 
     Raises:
-        ValueError: `validation_fraction` is not between 0 and 1. `check`: a file is missing or empty. `load`: it is
-            not UTF-8.
+        ValueError: `validation_fraction` is not between 0 and 1, or Python knows no such `encoding`. `check`: a file is
+            missing or empty, or a column is not there. `load`: a file is not in the encoding, or broken.
     """
 
     train_files: Files
     validation_files: Files
     test_files: Files
     validation_fraction: float
+    encoding: str
+    text_column: Column
 
     kind: ClassVar[Kind] = "text"
 
     def __post_init__(self) -> None:
         check_fraction("TextFiles", self.validation_fraction)
+        self._files()
 
     def check(self) -> None:
-        self._paths()
+        for name, paths in self._files().splits().items():
+            for path in paths:
+                if form(path) in TABLES:
+                    check_columns(path, f"data.{name}_files", self._columns(), self.encoding)
 
     def fingerprint(self) -> str:
-        return fingerprint(f"TextFiles {self.validation_fraction}", self._paths())
+        return self._files().fingerprint(f"TextFiles {self.validation_fraction} {self.text_column}")
 
     def files(self) -> list[Path]:
-        return all_files(self._paths())
+        return self._files().all()
 
-    def load(self) -> dict[str, "datasets.Dataset"]:
-        from datasets import Dataset, Features, Value
+    def load(self) -> Mapping[str, Iterable[Row]]:
+        return {name: self._read(paths, f"data.{name}_files") for name, paths in self._files().splits().items()}
 
-        texts = {
-            name: [read_text(path, f"data.{name}_files") for path in paths] for name, paths in self._paths().items()
-        }
-        if "validation" not in texts:
-            texts["train"], texts["validation"] = _last_part(texts["train"], self.validation_fraction)
-        features = Features({"text": Value("large_string")})  # which may pass 2 GiB
-        return {name: Dataset.from_dict({"text": documents}, features=features) for name, documents in texts.items()}
+    def _read(self, paths: list[Path], key: str) -> Iterator[Row]:
+        for path in paths:
+            if form(path) in TABLES:
+                yield from rows(Text(), read_table(path, key, self._columns(), self.encoding))
+            else:
+                yield {"text": read_pieces(path, key, self.encoding), "place": Place(str(path), "line", 1)}
 
-    def _paths(self) -> dict[str, list[Path]]:
-        return resolve_splits(self.train_files, self.validation_files, self.test_files)
+    def _files(self) -> OwnFiles:
+        return OwnFiles(self.train_files, self.validation_files, self.test_files, self.encoding, ENDINGS)
 
-
-def _last_part(documents: list[str], fraction: float) -> tuple[list[str], list[str]]:
-    place = int(sum(len(document) for document in documents) * (1 - fraction))
-    before, after = [], []
-    for document in documents:
-        before.append(document[:place])
-        after.append(document[place:])
-        place = max(0, place - len(document))
-    return [text for text in before if text], [text for text in after if text]
+    def _columns(self) -> dict[str, Column]:
+        # By its name where it is not given: one of several columns is not guessed at.
+        return {"text": "text" if self.text_column is None else self.text_column}

@@ -1,0 +1,195 @@
+"""From flat files of text to flat files of tokens: the tokenizer is trained, then reads every split in big batches."""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from triform.data.sources.base import Kind
+from triform.data.spool import Rows, texts_of
+from triform.data.tokenizers import Recipe, Tokenizer
+
+PIECE = 1 << 16
+"""Bytes tokenised at a time: long documents cost neither memory nor the use of all cores."""
+BATCH = 1 << 20
+"""Bytes in a batch, per 8 cores: the tokens of more would take more memory and no less time."""
+SAMPLE = 1 << 25
+"""Bytes that a tokenizer is trained on where there are more, evenly spread over the training text: counting the words
+of 1 GB takes that much memory, too, and gives the same tokens but for the rarest."""
+
+Say = Callable[[int], None]
+"""Is told the bytes that have been read."""
+
+
+class Piece(NamedTuple):
+    """Text that is tokenised at once."""
+
+    text: str
+    n_bytes: int
+    is_last: bool
+    """Whether its row ends with it."""
+
+
+def cut(path: Path, size: int = PIECE) -> Iterator[Piece]:
+    """The rows of a file of UTF-8 in pieces of at most `size` bytes, cut after line ends where there are any."""
+    ends = mapped(path.with_name(f"{path.name}_ends"), "int64")
+    start = 0
+    with path.open("rb") as file:
+        for block in range(0, len(ends), 1 << 13):
+            for end in ends[block : block + (1 << 13)].tolist():
+                yield from _cut_row(file, end - start, size)
+                start = end
+
+
+def mapped(path: Path, dtype: str) -> np.ndarray:
+    """The values of a file, not read before they are used."""
+    if path.stat().st_size == 0:  # which cannot be mapped
+        return np.empty(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def _cut_row(file: BinaryIO, length: int, size: int) -> Iterator[Piece]:
+    data = b""
+    while len(data) + length > size:
+        more = file.read(size - len(data))
+        data, length = data + more, length - len(more)
+        end = data.rfind(b"\n") + 1 or _whole_characters(data)
+        yield Piece(data[:end].decode(), end, False)
+        data = data[end:]
+    data += file.read(length)
+    yield Piece(data.decode(), len(data), True)
+
+
+def _whole_characters(data: bytes) -> int:
+    """How many of the bytes are whole characters: not the beginning of one at the end."""
+    end = len(data)
+    while end > 1 and data[end - 1] & 0xC0 == 0x80:
+        end -= 1
+    first = data[end - 1]
+    needs = 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+    return len(data) if len(data) - end + 1 >= needs else end - 1
+
+
+def train(recipe: Recipe, folder: Path, kind: Kind, say: Say) -> Tokenizer:
+    """The tokenizer of the training split, of at most `SAMPLE` bytes of it unless the recipe must see `everything`."""
+    paths = [folder / f"train.{column}.utf8" for column in texts_of(kind)]
+    total = sum(path.stat().st_size for path in paths)
+    everything = getattr(recipe, "everything", False)
+    every = 1 if everything else max(1, math.ceil(total / SAMPLE))
+    return recipe.train(_texts(paths, every, say))
+
+
+def is_sampled(recipe: Recipe, n_bytes: int) -> bool:
+    """Whether `train` leaves some of so many bytes unread."""
+    return n_bytes > SAMPLE and not getattr(recipe, "everything", False)
+
+
+def _texts(paths: Sequence[Path], every: int, say: Say) -> Iterator[str]:
+    size = PIECE if every == 1 else PIECE // 4  # more places of a text are seen
+    for path in paths:
+        for i, piece in enumerate(cut(path, size)):
+            say(piece.n_bytes)
+            if i % every == 0 and piece.text:
+                yield piece.text
+
+
+def write_tokens(stem: Path, tokenizer: Tokenizer, dtype: str, eos: bool, say: Say) -> int:
+    """Tokenise the rows of `stem`.utf8 into `stem`.ids; returns how many tokens are unknown.
+
+    Args:
+        eos: end each row with the tokenizer's [EOS].
+    """
+    ids = Rows(stem.with_name(f"{stem.name}.ids"))
+    end = np.array([tokenizer.eos_id] if eos else [], dtype=dtype)
+    n_unknown = 0
+    for batch in _batches(cut(stem.with_name(f"{stem.name}.utf8"))):
+        encoded = tokenizer.encode_batch([piece.text for piece in batch])
+        lengths = list(map(len, encoded))
+        flat = np.fromiter(chain.from_iterable(encoded), dtype=dtype, count=sum(lengths))
+        n_unknown += 0 if tokenizer.unk_id is None else int((flat == tokenizer.unk_id).sum())
+        start = 0
+        for piece, length in zip(batch, lengths, strict=True):
+            ids.add(flat[start : start + length].tobytes(), length)
+            start += length
+            if piece.is_last:
+                ids.add(end.tobytes(), len(end))
+                ids.end()
+        say(sum(piece.n_bytes for piece in batch))
+    ids.close()
+    return n_unknown
+
+
+def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+    most = BATCH * max(1, (os.cpu_count() or 1) // 8)
+    batch: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        batch.append(piece)
+        size += piece.n_bytes + 32  # what a token list costs besides its tokens
+        if size >= most:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def write_parts(folder: Path, split: str, kind: Kind, tokenizer: Tokenizer, dtype: str, say: Say) -> int:
+    """The same for texts whose parts are tokenised apart: `split`.tags or `split`.learned gets a value for each token.
+
+    A word's tag stands at its first token that is no mere blank, -100 at the others; a word of which a tokenizer makes
+    nothing is its unknown token.
+
+    Raises:
+        ValueError: it makes nothing of a word and has no unknown token.
+    """
+    name = "tags" if kind == "tagged" else "learned"
+    value_type = "int64" if kind == "tagged" else "bool"
+    ids, values = Rows(folder / f"{split}.text.ids"), Rows(folder / f"{split}.{name}")
+    n_unknown = 0
+    for texts, numbers, lasts in _parts(folder / f"{split}.text.utf8", folder / f"{split}.parts"):
+        encoded = tokenizer.backend.encode_batch(texts, add_special_tokens=False)
+        for text, number, is_last, encoding in zip(texts, numbers, lasts, encoded, strict=True):
+            tokens = encoding.ids
+            if kind == "tagged":
+                tokens = tokens or [_unknown(tokenizer, text)]
+                row = np.full(len(tokens), -100)
+                blanks = len(text) - len(text.lstrip())
+                row[next((i for i, (_, end) in enumerate(encoding.offsets) if end > blanks), 0)] = number
+            else:
+                row = np.full(len(tokens), bool(number))
+            ids.add(np.array(tokens, dtype=dtype).tobytes(), len(tokens))
+            values.add(row.astype(value_type).tobytes(), len(tokens))
+            n_unknown += 0 if tokenizer.unk_id is None else tokens.count(tokenizer.unk_id)
+            if is_last:
+                ids.end()
+                values.end()
+        say(sum(len(text.encode()) for text in texts))
+    ids.close()
+    values.close()
+    return n_unknown
+
+
+def _unknown(tokenizer: Tokenizer, text: str) -> int:
+    if tokenizer.unk_id is None:
+        raise ValueError(
+            f"prepare: the tokenizer makes no token of the word {text.strip()!r} and has none for the unknown, so its "
+            "tag would be lost; take it out of the data or choose another tokenizer"
+        )
+    return tokenizer.unk_id
+
+
+def _parts(utf8: Path, parts: Path) -> Iterator[tuple[list[str], list[int], list[bool]]]:
+    pairs, ends = mapped(parts, "int64").reshape(-1, 2), mapped(parts.with_name(f"{parts.name}_ends"), "int64")
+    step, n_ended = 1 << 12, 0
+    with utf8.open("rb") as file:
+        for start in range(0, len(pairs), step):
+            chosen = np.array(pairs[start : start + step])
+            ended = int(np.searchsorted(ends, start + len(chosen), side="right"))
+            is_last = np.zeros(len(chosen), dtype=bool)
+            is_last[ends[n_ended:ended] - 1 - start] = True
+            n_ended = ended
+            yield [file.read(n).decode() for n in chosen[:, 0].tolist()], chosen[:, 1].tolist(), is_last.tolist()
