@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from triform.interop.architecture import Architecture, Settings, Weights, canonical, partners
 
+FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""Types of weights; what is narrower is quantised, and has scales besides."""
+
 
 def to_ours(
     architecture: Architecture, model: nn.Module, config: Settings, weights: Weights, where: str
@@ -42,6 +45,11 @@ def to_ours(
             raise ValueError(
                 f"{where} has {stored} of shape {list(tensor.shape)}, by {config.where} it is {list(expected)}; "
                 "fetch both again"
+            )
+        if tensor.dtype not in FLOATING:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ValueError(
+                f"{where} has {stored} as {kind}, which is not supported; supported: float64, float32, bfloat16, float16"
             )
         if not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"{where} has numbers in {stored} that are not finite; fetch it again, or train it anew")

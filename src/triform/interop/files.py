@@ -46,7 +46,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The content of config.json.
 
     Raises:
-        ValueError: it is missing or no mapping, or wants code of its repository to be run.
+        ValueError: it is missing or no mapping, or wants code of its repository to be run or is of quantised weights.
     """
     path = folder / CONFIG
     if not path.is_file():
@@ -56,6 +56,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path}: auto_map={values['auto_map']!r} wants code of the repository to be run, which triform never "
             "does; if the architecture is a known one, take auto_map out"
+        )
+    if values.get("quantization_config"):
+        raise ValueError(
+            f"{path}: quantization_config={values['quantization_config']!r}, but quantised weights are not supported; "
+            "take the model as it was before"
         )
     return values
 
@@ -81,6 +86,8 @@ class Tensors(Mapping[str, Tensor]):
         self.folder = folder
         self._file_of: dict[str, Path] = {}
         index = folder / INDEX
+        self.where = folder / WEIGHTS if (folder / WEIGHTS).is_file() else index
+        """What lists them."""
         if (folder / WEIGHTS).is_file():
             self._add(folder / WEIGHTS)
         elif index.is_file():
@@ -128,7 +135,7 @@ class Tensors(Mapping[str, Tensor]):
             raise ValueError(f"{index} has no weight_map; fetch it again")
         there: dict[str, list[str]] = {}
         for name, file in sorted(files.items()):
-            if not isinstance(file, str) or Path(file).name != file:
+            if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
                 raise ValueError(f"{index} names {file!r}, which is no file of its folder; fetch it again")
             path = index.parent / file
             if not path.is_file():

@@ -23,6 +23,9 @@ def rotary(config: Settings) -> dict[str, Any]:
     Raises:
         ValueError: a scaling that triform has not, or one with a key that it has not.
     """
+    for key in ("rope_scaling", "rope_parameters"):
+        if not isinstance(config.get(key) or {}, Mapping):
+            raise ValueError(f"{config.where}: {key}={config[key]!r} is no mapping; fetch the file again")
     given = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     theta = given.pop("rope_theta", None) or config["rope_theta"]
     kind = given.pop("rope_type", None) or given.pop("type", None) or "default"
