@@ -49,7 +49,8 @@ def to_ours(
         if tensor.dtype not in FLOATING:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise ValueError(
-                f"{where} has {stored} as {kind}, which is not supported; supported: float64, float32, bfloat16, float16"
+                f"{where} has {stored} as {kind}, which is not supported; supported: float64, float32, bfloat16 and "
+                "float16"
             )
         if not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"{where} has numbers in {stored} that are not finite; fetch it again, or train it anew")
