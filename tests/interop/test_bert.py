@@ -180,6 +180,20 @@ def test_a_pooler_that_nothing_reads_is_kept(kind: Any, tmp_path: Path) -> None:
     assert torch.equal(load_file(tmp_path / "ours" / "model.safetensors")[f"{prefix}.weight"], weight)
 
 
+def test_roberta_is_written_only_with_a_tokenizer_that_pads_as_it_does(tmp_path: Path) -> None:
+    from triform.data.tokenizers import Byte
+
+    tokenizer = Byte().train(iter([]))
+    assert tokenizer.pad_id == 0
+    sizes = {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 20}
+    for pad, written in ((0, "RobertaForMaskedLM"), (1, "triform")):
+        made(RobertaForMaskedLM, pad_token_id=pad, **sizes).save_pretrained(tmp_path / f"theirs{pad}")
+        ours, _ = from_pretrained(tmp_path / f"theirs{pad}")
+        assert save_pretrained(ours, tmp_path / f"ours{pad}", tokenizer) == written
+        with torch.no_grad():
+            close(from_pretrained(tmp_path / f"ours{pad}")[0](ids(2, 11)).logits, ours(ids(2, 11)).logits)
+
+
 @pytest.mark.parametrize("preset", ["bert_tiny", "roberta_tiny"])
 def test_presets_are_what_their_name_says(preset: str, tmp_path: Path) -> None:
     from triform.run.build import build
