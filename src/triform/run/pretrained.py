@@ -213,10 +213,9 @@ def save_pretrained(model: nn.Module, folder: str | Path, tokenizer: Tokenizer |
     check_new(Path(folder).expanduser())
     model, node = plain(model)
     found = published(model, node)
-    if found is not None and tokenizer is not None:
-        # RoBERTa counts positions from the number of the padding token: under another tokenizer it is another model.
-        if found[1].get("pad_token_id") not in (None, tokenizer.pad_id):
-            found = None
+    # RoBERTa counts positions from the number of the padding token: under another tokenizer it is another model.
+    if found is not None and tokenizer is not None and found[1].get("pad_token_id") not in (None, tokenizer.pad_id):
+        found = None
     if found is None:
         config = {"model_type": OWN_TYPE, "architectures": [type(model).__name__], "model": node}
         tensors = {name: value.detach().contiguous() for name, value in model.named_parameters()}
