@@ -261,6 +261,42 @@ class TwoHeads(nn.Module):
         return self.main.n_logits(rows, seq_len)
 
 
+class RegressionHead(nn.Module):
+    """A number, from the hidden state of the token that stands for the text: a `ClassificationHead` of one output.
+
+    Args:
+        dropout: share set to zero in training, before the transform and before the projection.
+        transform: builds what hidden states pass first, given their width; None: nothing.
+    """
+
+    def __init__(self, embedding: Embedding, *, dropout: float, transform: Callable[[int], nn.Module] | None) -> None:
+        super().__init__()
+        self.input_dropout = nn.Identity() if transform is None else nn.Dropout(dropout)
+        self.transform = nn.Identity() if transform is None else transform(embedding.d_model)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(embedding.d_model, 1)  # as Hugging Face names it, too
+        self.multiplier = 1.0  # of the number, before its bias; muP sets it
+
+    def forward(
+        self,
+        hidden: Float[Tensor, "*batch d_model"],
+        labels: Float[Tensor, "*batch"] | None = None,
+        loss: Loss | None = None,
+    ) -> Float[Tensor, "*batch"] | Float[Tensor, ""]:
+        """The numbers; with `labels` and `loss` the loss (a sum over texts)."""
+        pooled = self.transform(self.input_dropout(hidden))
+        numbers = self.classifier(self.dropout(pooled) * self.multiplier)[..., 0]
+        return numbers if labels is None or loss is None else loss(numbers, labels)
+
+    def flops(self, seq_len: int) -> int:
+        """Of the forward pass over a row, whatever its length: one token stands for it."""
+        return 2 * (_weights(self.transform) + self.classifier.weight.numel())
+
+    def n_logits(self, rows: int, seq_len: int) -> int:
+        """How many a loss over rows holds at once."""
+        return rows
+
+
 def _weights(module: nn.Module) -> int:
     """Of its projections."""
     return sum(m.weight.numel() for m in module.modules() if isinstance(m, nn.Linear))
