@@ -13,6 +13,7 @@ from triform.run import main
 TRAIN = Path(__file__).parents[2] / "train.py"
 
 FEW = ("data.n_train=60", "data.n_validation=9", "data.n_test=7")  # for what is known only when data is prepared
+STACKS = ("encoder", "decoder")
 REFUSED = [
     # keys and groups
     (["typo=3"], ["typo: no such key"]),
@@ -82,7 +83,39 @@ REFUSED = [
         ["model.n_layers=3", "model.encoder.n_layers=1", "model.decoder.n_layers=1"],
         ["model.n_layers=3 reaches no stack", "model.encoder.n_layers and model.decoder.n_layers are set"],
     ),
+    (["model/norm=rms", *(f"model/norm@model.{s}.norm=layer" for s in STACKS)], ["model/norm=rms reaches no stack"]),
+    (["model=decoder", "model.encoder.n_layers=2"], ["model.encoder.n_layers: no such key"]),
     (["model._target_=os.system"], ["outside what a config may name"]),
+    # parts
+    ([*FEW, "model.n_kv_heads=3"], ["Attention: n_heads=4 is not a multiple of n_kv_heads=3", "such as 1 or 2"]),
+    (
+        [*FEW, "model/attention=sliding_window", "model.attention.window=0"],
+        ["Attention: window=0 is less than 1 token; set model.attention.window to at least 1"],
+    ),
+    (
+        [*FEW, "model/position=rotary", "model.head_dim=5"],
+        ["Rotary: head_dim=5 is odd", "set model.head_dim to an even number"],
+    ),
+    (
+        [*FEW, "model/feed_forward=mixture", "model.feed_forward.n_experts=1"],
+        ["MixtureOfExperts: n_experts=1 are fewer than top_k=2; set model.feed_forward.top_k to at most 1"],
+    ),
+    (
+        [*FEW, "+model/position@model.decoder.cross_attention.position=rotary"],
+        ["EncoderDecoder: model.decoder.cross_attention.position is set", "no positions in common; leave it out"],
+    ),
+    (
+        ["model/attention@model.decoder.cross_attention=multi_head", "+model.decoder.cross_attention.position=rotary"],
+        ["model.decoder.cross_attention.position: Attention takes no such key"],
+    ),
+    (
+        [*FEW, "model/attention@model.decoder.cross_attention=sliding_window"],
+        ["EncoderDecoder: a window of 32 tokens has no meaning between source and target", "such as multi_head"],
+    ),
+    (
+        [*FEW, "model/attention@model.decoder.cross_attention=alternate"],
+        ["EncoderDecoder: alternate layers have no meaning between source and target", "such as multi_head"],
+    ),
     # files
     (["data=text"], ["data.train_files is not set"]),
     (["data=text", "data.train_files=3"], ["data.train_files=3 is not a text or a list, each a text or null"]),
