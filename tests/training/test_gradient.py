@@ -43,6 +43,7 @@ def logged(run: RunFolder) -> list[dict[str, float]]:
 @pytest.mark.parametrize("family", ["encoder", "decoder", "encoder_decoder"])
 def test_devices_and_micro_batches_only_cut(tmp_path: Path, family: str) -> None:
     expected, whole = cut(tmp_path, family, 1, 1)
+    assert "train/expert_load" not in whole.metrics.read_text(), "it has no experts"
     for devices, accumulate in CUTS:
         found, run = cut(tmp_path, family, devices, accumulate)
         assert len(found) == len(expected) == 18
@@ -63,7 +64,8 @@ def test_what_keeps_experts_busy_is_over_the_global_batch(tmp_path: Path) -> Non
         "model.feed_forward.balance_loss=1.0",
         "model.feed_forward.balance_rate=0.01",
     )
-    runs = {(d, a): cut(tmp_path, "decoder", d, a, *parts)[0] for d, a in ((1, 1), (2, 1), (1, 3))}
+    made = {(d, a): cut(tmp_path, "decoder", d, a, *parts) for d, a in ((1, 1), (2, 1), (1, 3))}
+    runs = {cuts: gradients for cuts, (gradients, _) in made.items()}
     router = "model.stack.layers.1.feed_forward.router.weight"
     scale = max(float(gradient.abs().max()) for gradient in runs[1, 1][0].values())
     for name, gradient in runs[1, 1][0].items():
@@ -71,3 +73,13 @@ def test_what_keeps_experts_busy_is_over_the_global_batch(tmp_path: Path) -> Non
     for a, b in zip(runs[1, 1], runs[2, 1], strict=True):
         torch.testing.assert_close(a[router], b[router], rtol=1e-3, atol=1e-4)
     assert not torch.allclose(runs[1, 1][0][router], runs[1, 3][0][router], rtol=1e-4, atol=0)
+    whole, halves = (expert_loads(made[cuts][1]) for cuts in ((1, 1), (2, 1)))
+    assert whole == pytest.approx(halves)
+    assert len(whole) == 9
+    assert all(1 <= load <= 4 for load in whole), "of four experts"
+
+
+def expert_loads(run: RunFolder) -> list[float]:
+    """The capacity factor that each record would have needed."""
+    with run.metrics.open(newline="") as file:
+        return [float(row["train/expert_load"]) for row in csv.DictReader(file) if row["train/loss"]]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from triform.layers.feed_forward.mixture import balance_loss, rebalance
+from triform.layers.feed_forward.mixture import balance_loss, loads, rebalance
 from triform.models.weights import check_weights
 from triform.tasks.figures import Figures
 from triform.tasks.objective import Batch, Model, Objective
@@ -98,6 +98,7 @@ class Task(L.LightningModule):
         if self.fill is not None:
             self.fill(model)
         if self.compile_model:
+            torch._dynamo.config.capture_scalar_outputs = True  # or a mixture's counts of tokens break the graph
             model.compile(dynamic=True)
         self.model = model
 
@@ -160,7 +161,11 @@ class Task(L.LightningModule):
         self._norm = nn.utils.clip_grad_norm_(self.parameters(), limit, foreach=True)
 
     def record(self) -> dict[str, float]:
-        """Mean loss over the targets since the last record, and figures of the last step. Waits for the device."""
+        """Mean loss over the targets since the last record, and figures of the last step. Waits for the device.
+
+        With experts also `expert_load`, the largest load of one over the mean of its layer, in the last micro-batch on
+        all ranks: the capacity factor that would have dropped no token.
+        """
         self.tick()
         window, self._window = self._window, _Window()
         self.status = {
@@ -169,6 +174,9 @@ class Task(L.LightningModule):
             "gradient_norm": math.nan if self._norm is None else float(self._norm),
             "tokens_per_second": window.tokens / max(window.seconds, 1e-9),
         }
+        busiest = [max(of) for of in loads(self.model, self._sum_over_ranks).values()]
+        if busiest:
+            self.status["expert_load"] = max(busiest)
         return self.status
 
     def check_finite(self, weights: bool) -> None:

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from triform.data.module import DataModule
 from triform.data.prepare import Prepared
+from triform.layers.feed_forward.mixture import has_experts
 from triform.models.cost import count_parameters, flops_per_token
 from triform.tasks.objective import Model, Objective
 from triform.tasks.task import Task
@@ -199,8 +200,9 @@ def _record(
         for name in (*figures, *(objective.written if objective.writes(final) else ()))
     ]
     device = device_type(settings.accelerator)
+    train = [*TRAIN, *(["expert_load"] if has_experts(sketch) else [])]
     return Record(
-        Metrics(folder / "metrics.csv", [*(f"train/{name}" for name in TRAIN), *columns]),
+        Metrics(folder / "metrics.csv", [*(f"train/{name}" for name in train), *columns]),
         Summary(
             folder / "summary.json",
             parameters=count_parameters(sketch),

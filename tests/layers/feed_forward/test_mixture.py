@@ -173,9 +173,27 @@ def test_micro_batches_count_together_and_padding_not_at_all() -> None:
 
 
 def test_loads_are_relative_to_the_mean() -> None:
-    layer = mixture()
-    layer(torch.randn(2, 7, D_MODEL))
-    assert sum(loads(layer)[""]) == pytest.approx(EXPERTS)
+    layer, x = mixture(), torch.randn(2, 7, D_MODEL)
+    layer(x)
+    chosen = chosen_by(layer, x)[1]
+    expected = [(chosen == i).sum().item() / (2 * 7 * 2 / EXPERTS) for i in range(EXPERTS)]
+    assert loads(layer)[""] == pytest.approx(expected)
+    other = torch.tensor([28.0, 0, 0, 0, 0])  # what another rank counted
+    assert layer.routing is not None
+    both = layer.routing.tokens + other
+    assert loads(layer, lambda counts: counts + other)[""] == pytest.approx((both / both.mean()).tolist())
+    assert loads(nn.Linear(2, 2)) == {}
+
+
+def test_loads_of_layers_of_several_sizes() -> None:
+    layers = nn.ModuleDict({"few": mixture(n_experts=3), "many": mixture(n_experts=EXPERTS), "silent": mixture()})
+    for name in ("few", "many"):
+        layers[name](torch.randn(2, 7, D_MODEL))
+    found = loads(layers)
+    assert {name: (len(of), sum(of)) for name, of in found.items()} == {
+        "few": (3, pytest.approx(3)),
+        "many": (EXPERTS, pytest.approx(EXPERTS)),
+    }
 
 
 def test_experts_may_be_of_any_kind() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 Sum = Callable[[Tensor], Tensor]
@@ -24,7 +24,10 @@ class MixtureOfExperts(nn.Module):
     - `balance_rate`: a bias on the scores, for the choice alone, moved after each step (see `rebalance`; Wang et al.
       2024, https://arxiv.org/abs/2408.15664; DeepSeek-V3).
 
-    The number of tokens of each expert is read from the device, which waits for it once a layer.
+    The number of tokens of each expert is read from the device, which waits for it once a layer. torch.compile keeps it
+    a symbol, so that a model stays one graph (two with `balance_rate`, whose count begins with the second forward
+    pass), where `torch._dynamo.config.capture_scalar_outputs` is set, as `Task` does, or under `fullgraph=True`;
+    elsewhere each mixture breaks the graph of its stack.
 
     Args:
         expert: builds an expert, with `d_model` and `d_ff`.
@@ -97,8 +100,7 @@ class MixtureOfExperts(nn.Module):
             self._note(scores, chosen, padding_mask)
 
         order = chosen.flatten().argsort(stable=True)  # by expert
-        counts = chosen.flatten().bincount(minlength=len(self.experts)).tolist()
-        parts = tokens[order // self.top_k].split(counts)
+        parts = tokens[order // self.top_k].split(self._count(chosen))
         # An expert without a token runs too: on every rank each parameter must have a gradient.
         outputs = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
         outputs = outputs[order.argsort()].unflatten(0, (-1, self.top_k))  # tokens top_k d_model
@@ -110,6 +112,15 @@ class MixtureOfExperts(nn.Module):
     def initialise_parameter(self, name: str, value: Tensor, generator: torch.Generator) -> None:
         """No expert is preferred at first."""
         value.zero_()
+
+    def _count(self, chosen: Int[Tensor, "tokens top_k"]) -> list[int]:
+        """How many tokens chose each expert; waits for the device. Under torch.compile the numbers stay symbols."""
+        of = chosen.flatten()
+        counts = of.new_zeros(len(self.experts)).scatter_add(0, of, torch.ones_like(of)).tolist()
+        if torch.compiler.is_compiling():
+            for count in counts:
+                torch._check(count >= 0)
+        return counts
 
     def _note(self, scores: Tensor, chosen: Tensor, padding_mask: Tensor | None) -> None:
         real = torch.ones_like(scores[:, 0]) if padding_mask is None else padding_mask.flatten().to(scores.dtype)
@@ -168,16 +179,30 @@ def rebalance(model: nn.Module, over_ranks: Sum) -> None:
             mixture.choice_bias.add_((tokens.mean() - tokens).sign(), alpha=mixture.balance_rate)
 
 
-def loads(model: nn.Module) -> dict[str, list[float]]:
+@torch.no_grad()
+def loads(model: nn.Module, over_ranks: Sum | None = None) -> dict[str, list[float]]:
     """Of each mixture, by its qualified name, the tokens of each expert over the mean, in the last training step.
 
-    The largest is the capacity factor that would have dropped no token. Waits for the device.
+    The largest is the capacity factor that would have dropped no token. Waits for the device, once.
+
+    Args:
+        over_ranks: adds up what the ranks counted; None: this rank's own.
     """
-    return {
-        name: (module.routing.tokens / module.routing.tokens.mean().clamp(min=1e-9)).tolist()
-        for name, module in model.named_modules()
-        if isinstance(module, MixtureOfExperts) and module.routing is not None
-    }
+    mixtures = {name: m for name, m in model.named_modules() if isinstance(m, MixtureOfExperts)}
+    tokens = {name: m.routing.tokens for name, m in mixtures.items() if m.routing is not None}
+    if not tokens:
+        return {}
+    counts = torch.cat(list(tokens.values()))
+    counts = counts if over_ranks is None else over_ranks(counts)
+    parts = counts.split([len(of) for of in tokens.values()])
+    relative = torch.cat([part / part.mean().clamp(min=1e-9) for part in parts]).tolist()
+    numbers = iter(relative)
+    return {name: [next(numbers) for _ in of] for name, of in tokens.items()}
+
+
+def has_experts(model: nn.Module) -> bool:
+    """Whether any layer is a mixture."""
+    return next(_mixtures(model), None) is not None
 
 
 def _mixtures(model: nn.Module) -> Iterator[MixtureOfExperts]:
