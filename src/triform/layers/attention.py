@@ -140,7 +140,7 @@ class Attention(nn.Module):
         value.zero_()
 
     def _split(self, x: Float[Tensor, "batch seq_len width"]) -> Float[Tensor, "batch heads seq_len {self.head_dim}"]:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return x.view(*x.shape[:-1], x.shape[-1] // self.head_dim, self.head_dim).transpose(1, 2)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from triform.layers.dropout import Dropout
+
 Stream = Float[Tensor, "batch seq_len d_model"]
 Norm = Callable[[int], nn.Module]
 
@@ -45,7 +47,7 @@ class Placement(nn.Module):
     def __init__(self, d_model: int, norm: Norm, dropout: float, depth: Depth, is_first: bool) -> None:
         super().__init__()
         self.norm = norm(d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     @abstractmethod
     def forward(self, x: Stream, sublayer: Callable[..., Tensor], *args: Any) -> Stream:

@@ -12,6 +12,7 @@ from triform.layers.alternate import NO_POSITION, Alternate
 from triform.layers.attention import head_width
 from triform.layers.block import Block
 from triform.layers.cache import KVCache
+from triform.layers.dropout import Dropout
 from triform.layers.masks import AttentionMask
 from triform.layers.placement import Depth, Placement
 from triform.layers.position.base import Position, count_positions
@@ -87,13 +88,11 @@ class Stack(nn.Module):
             theta: _position_at(theta, self.position, position, place) for theta in self.thetas if theta is not None
         }
         self.embedding_norm = nn.Identity() if embedding_norm is None else embedding_norm(d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         depth = Depth(n_layers, reads, read_by)
 
         def residual(layer: int, is_first: bool) -> Placement:
-            return placement(
-                d_model=d_model, norm=norm, dropout=dropout, depth=depth, is_first=is_first and layer == 0
-            )
+            return placement(d_model=d_model, norm=norm, dropout=dropout, depth=depth, is_first=is_first and layer == 0)
 
         blocks = [
             Block(

@@ -3,6 +3,8 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from triform.layers.dropout import Dropout
+
 
 class ReLUSquared(nn.Module):
     """max(x, 0)^2 (So et al. 2021, https://arxiv.org/abs/2109.08668, section 4.1)."""
@@ -11,7 +13,7 @@ class ReLUSquared(nn.Module):
         return x.relu().square()
 
 
-def inner_dropout(layer: str, share: float) -> nn.Dropout:
+def inner_dropout(layer: str, share: float) -> nn.Module:
     """What stands behind a non-linearity.
 
     Raises:
@@ -21,4 +23,4 @@ def inner_dropout(layer: str, share: float) -> nn.Dropout:
         raise ValueError(
             f"{layer}: dropout={share} is no share; set model.feed_forward.dropout to at least 0 and less than 1"
         )
-    return nn.Dropout(share)
+    return Dropout(share)

@@ -1,6 +1,7 @@
 """Norm by the root mean square."""
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -29,11 +30,12 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.full((d_model,), float(not unit_offset)))
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        wide = x.float()
-        normed = wide * (wide.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
+        wide, width = x.float(), x.shape[-1:]
         gain = self.weight if self.casts_before else self.weight.float()
         gain = 1 + gain if self.unit_offset else gain
-        return normed.to(x.dtype) * gain if self.casts_before else (normed * gain).to(x.dtype)
+        if self.casts_before and x.dtype != torch.float32:
+            return F.rms_norm(wide, width, None, self.eps).to(x.dtype) * gain
+        return F.rms_norm(wide, width, gain.float(), self.eps).to(x.dtype)
 
     def initialise_parameter(self, name: str, value: Tensor, generator: torch.Generator) -> None:
         """The factor begins at 1."""
