@@ -1,4 +1,4 @@
-"""A trained model from its run's folder."""
+"""A trained model from the folder of its run or export."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,20 +34,29 @@ class Loaded:
         return str(self.model.family)
 
 
-def load(run: str | Path, trust: Sequence[str] = ()) -> tuple[nn.Module, Tokenizer]:
-    """Model and tokenizer of a run, the model with its best weights, in evaluation mode, on the CPU.
+def load(folder: str | Path, trust: Sequence[str] = ()) -> tuple[nn.Module, Tokenizer | None]:
+    """Model and tokenizer of a run or an export, the model with its best weights, in evaluation mode, on the CPU.
 
     Weights are read without unpickling objects, and the config builds only classes of triform, torch.nn and what
     `trust` names.
 
     Args:
-        run: the folder printed as `run: FOLDER`, or one of its checkpoints (`FOLDER/checkpoints/last.ckpt`).
+        folder: printed as `run: FOLDER`, or one of its checkpoints (`FOLDER/checkpoints/last.ckpt`), or what
+            `save_pretrained` wrote.
         trust: packages of your own that the config names.
 
+    Returns:
+        The tokenizer is None where an export has none.
+
     Raises:
-        ValueError: there is no such run or checkpoint, or it names a class that is not trusted.
+        ValueError: there is no such run, checkpoint or export, or it names a class that is not trusted.
     """
-    loaded = open_run(run, trust)
+    path = Path(folder).expanduser()
+    if (path / "config.json").is_file() and not (path / "config.yaml").is_file():
+        from triform.run.pretrained import from_pretrained
+
+        return from_pretrained(path, trust=trust)
+    loaded = open_run(folder, trust)
     return loaded.model, loaded.tokenizer
 
 

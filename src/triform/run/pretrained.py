@@ -51,9 +51,16 @@ class Pretrained:
     trust: Sequence[str] = ()
 
     def sketch(self) -> nn.Module:
-        """The model without weights, on the meta device."""
-        with torch.device("meta"):
-            model: nn.Module = build(self.node, self.trust, "model")()
+        """The model without weights, on the meta device.
+
+        Raises:
+            ValueError: its config names what no model has, or may not be named.
+        """
+        try:
+            with torch.device("meta"):
+                model: nn.Module = build(self.node, self.trust, "model")()
+        except TypeError as error:  # a key of a part is missing, is none, or has another type
+            raise BadInput(f"{self.folder / CONFIG}: {one_line(error)}; put the file back as it was") from error
         return model
 
     def weights(self) -> dict[str, Tensor]:
