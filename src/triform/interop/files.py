@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -35,7 +36,7 @@ def local_folder(path: str | Path) -> Path:
     try:
         return Path(snapshot_download(str(path), allow_patterns=list(HUB_FILES)))
     except Exception as error:  # many kinds: no network, no such repository, no access
-        why = " ".join(str(error).split())[:200] or type(error).__name__
+        why = shorten(str(error), 240, placeholder=" ...") or type(error).__name__
         raise ValueError(
             f"{path}: no such folder, and the hub does not give it ({why}); check the name and the network, "
             "and for a gated model log in with: hf auth login"

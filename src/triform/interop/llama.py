@@ -9,6 +9,7 @@ from triform.interop.activations import activation_name, gated
 from triform.interop.architecture import Architecture, Choice, Pair, Settings, Weights, pair
 from triform.interop.layer_types import FULL, LOCAL, attention, kinds, windows
 from triform.interop.rotary import rotary, rotary_keys
+from triform.models.decoder import Decoder
 
 _LAYER, _THEIRS = "stack.layers.{}", "model.layers.{}"
 PAIRS = (
@@ -94,7 +95,7 @@ class LlamaLike(Architecture):
         return {}
 
     def write(self, model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any] | None:
-        if "theta" not in node["position"] or "tied" not in node["head"]:
+        if not isinstance(model, Decoder) or "theta" not in node["position"] or "tied" not in node["head"]:
             return None
         part, windows = kinds(node)
         if node["norm"].get("unit_offset") is not self.unit_offset or (part["qk_norm"] is None) != (
@@ -104,7 +105,7 @@ class LlamaLike(Architecture):
         own = self.own_keys(node, part, windows)
         if own is None:
             return None
-        built = model.stack.layers[0].attention
+        built = model.get_submodule("stack.layers.0.attention")
         return {
             "vocab_size": node["vocab_size"],
             "hidden_size": node["d_model"],
@@ -207,9 +208,7 @@ class Qwen2(LlamaLike):
     }
 
     def windows(self, config: Settings) -> list[int | None]:
-        window = (
-            config.size_or_none("sliding_window") if config.flag("use_sliding_window") else None
-        )
+        window = config.size_or_none("sliding_window") if config.flag("use_sliding_window") else None
         first = config.number("max_window_layers")
         n_layers = config.size("num_hidden_layers")
         return windows(config, window, [FULL if window is None or i < first else LOCAL for i in range(n_layers)])
@@ -237,7 +236,11 @@ class Qwen3(Qwen2):
     model_type = "qwen3"
     preset = "qwen3_0_6b"
     qk_norm = "rms"
-    defaults: ClassVar[Mapping[str, Any]] = Qwen2.defaults | {"head_dim": 128, "attention_bias": False}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        **Qwen2.defaults,
+        "head_dim": 128,
+        "attention_bias": False,
+    }
 
     def attention_values(self, config: Settings) -> dict[str, Any]:
         return {"bias": config.flag("attention_bias")}
