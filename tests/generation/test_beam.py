@@ -116,7 +116,9 @@ def test_a_vocabulary_of_the_end_alone() -> None:
     [
         ({"num_beams": 0}, r"num_beams=0 searches nothing; set it to at least 1"),
         ({"early_stopping": "always"}, "early_stopping='always' is unknown; set it to False, True or 'never'"),
-        ({"length_penalty": math.inf}, "length_penalty=inf is not finite"),
+        ({"length_penalty": math.inf}, "length_penalty=inf is beyond what 3 tokens allow; set it to a small"),
+        ({"length_penalty": -1e9}, r"length_penalty=-1000000000\.0 is beyond"),
+        ({"length_penalty": math.nan}, "length_penalty=nan is beyond"),
         ({"num_beams": 2, "do_sample": True}, "num_beams=2 searches and do_sample draws"),
     ],
 )

@@ -25,6 +25,9 @@ def graphs(family, padding=None, ends=False, **how):
     assert torch.equal(generate(model, ids(3, 7), padding, **how), expected)
     return counters["stats"]["unique_graphs"]
 
+model = build("decoder", "model/init=xavier")
+wrapped = torch.compile(model, backend="aot_eager", fullgraph=True)
+assert torch.equal(*(generate(which, ids(3, 7), max_new_tokens=4) for which in (model, wrapped)))
 assert graphs("decoder") == 2
 assert graphs("decoder", padding=PADDING) == 2
 assert graphs("decoder", ends=True) <= 3

@@ -60,15 +60,18 @@ def generate(
     Raises:
         ValueError: an encoder-only model or one without token logits, `start_id` missing, a prompt that is empty,
             padded on the right or longer than `max_seq_len`, ids or a mask that do not fit, `max_new_tokens` < 1,
-            `vocab_size` < 1, `length_penalty` not finite, `num_beams` > 1 with `do_sample`; see also `Sampler`,
+            `vocab_size` < 1, `length_penalty` not finite or huge, `num_beams` > 1 with `do_sample`; see also `Sampler`,
             `Repetition` and `BeamSearch`.
     """
     if max_new_tokens < 1:
         raise ValueError(f"generate: max_new_tokens={max_new_tokens} asks for nothing; set it to at least 1")
     if vocab_size is not None and vocab_size < 1:
         raise ValueError(f"generate: vocab_size={vocab_size} leaves no token; set it to that of the tokenizer")
-    if not math.isfinite(length_penalty):
-        raise ValueError(f"generate: length_penalty={length_penalty} is not finite; set it to a number, 0 for none")
+    if not abs(length_penalty) * math.log(max_new_tokens) < 700:  # else n ** length_penalty is beyond a float
+        raise ValueError(
+            f"generate: length_penalty={length_penalty} is beyond what {max_new_tokens} tokens allow; set it to a "
+            f"small number such as 1, or 0 for none"
+        )
     if do_sample and num_beams > 1:
         raise ValueError(
             f"generate: num_beams={num_beams} searches and do_sample draws; set num_beams=1, or do not draw"
