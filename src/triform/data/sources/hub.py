@@ -95,7 +95,7 @@ class Hub:
 
     def fingerprint(self) -> str:
         folder = self.folder
-        parts = [repr(dataclasses.replace(self, path="") if folder is not None else self), own_code()]
+        parts = [repr(dataclasses.replace(self, path="folder") if folder is not None else self), own_code()]
         parts += [f"{path.relative_to(folder)} {content_hash(path)}" for path in self.files() if folder is not None]
         return digest(parts)
 
