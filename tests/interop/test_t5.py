@@ -130,3 +130,12 @@ def test_models_of_ours_are_written_as_t5(tmp_path: Path) -> None:
     for name in ("t5_tiny", "t5_v1_1_tiny"):
         config = check_export(build(name), T5ForConditionalGeneration, tmp_path / name, ids(2, 9), ids(2, 6))
         assert (config["d_kv"], config["n_positions"], config["num_heads"]) == (16, 16, 4)
+
+
+@pytest.mark.parametrize("changed", [{"num_layers": 0}, {"d_ff": "wide"}, {"dropout_rate": -1}, {"n_positions": 1.5}])
+def test_numbers_that_are_none(changed: dict[str, Any], tmp_path: Path) -> None:
+    t5(False).save_pretrained(tmp_path)
+    changed_config(tmp_path, **changed)
+    ((key, value),) = changed.items()
+    with pytest.raises(ValueError, match=rf"config.json: {key}={value!r} is no "):
+        from_pretrained(tmp_path)

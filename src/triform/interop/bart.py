@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from torch import nn
-
 from triform.interop.architecture import Choice, Settings, Weights, pair
 from triform.interop.two_stacks import STACKS, BartLike
 
@@ -45,5 +43,5 @@ class Bart(BartLike):
         config.only(normalize_embedding=True, static_position_embeddings=False, extra_pos_embeddings=2)
         return super().read(config, weights)
 
-    def write(self, model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any] | None:
+    def write(self, model: Any, node: Mapping[str, Any]) -> dict[str, Any] | None:
         return super().write(model, node) if "offset" in node["position"] else None

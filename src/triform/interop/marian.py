@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
 
 from triform.interop.architecture import Choice, Settings, Weights
 from triform.interop.two_stacks import STACKS, BartLike
@@ -45,11 +44,11 @@ class Marian(BartLike):
     def read(self, config: Settings, weights: Weights) -> Choice:
         config.only(share_encoder_decoder_embeddings=True, normalize_embedding=False, static_position_embeddings=True)
         if config.get("decoder_vocab_size") is not None:
-            config.only(decoder_vocab_size=config["vocab_size"])
+            config.only(decoder_vocab_size=config.size("vocab_size"))
         for name in weights:
             if name.endswith(".embed_positions.weight"):
                 table = weights[name].float()
-                if table.shape[1:] != (config["d_model"],) or not torch.allclose(
+                if table.shape[1:] != (config.size("d_model"),) or not torch.allclose(
                     table, _sines(*table.shape), atol=_ROUNDING
                 ):
                     raise ValueError(
@@ -58,7 +57,7 @@ class Marian(BartLike):
                     )
         return super().read(config, weights)
 
-    def write(self, model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any] | None:
+    def write(self, model: Any, node: Mapping[str, Any]) -> dict[str, Any] | None:
         if "layout" not in node["position"]:
             return None
         written = super().write(model, node)

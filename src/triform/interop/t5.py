@@ -73,24 +73,23 @@ class T5(Architecture):
         part, approximate = config.choice("feed_forward_proj", _FEED_FORWARDS)
         gated, _, activation = proj.rpartition("-")
         config.only(is_gated_act=bool(gated), dense_act_fn="gelu_new" if proj == "gated-gelu" else activation)
-        scaled = config.get("scale_decoder_outputs", config[TIES])
-        n_layers = config["num_layers"]
-        n_decoder_layers = n_layers if config["num_decoder_layers"] is None else config["num_decoder_layers"]
+        scaled = config.flag("scale_decoder_outputs" if "scale_decoder_outputs" in config else TIES)
+        n_layers, n_decoder_layers = config.size("num_layers"), config.size_or_none("num_decoder_layers")
         overrides = {
             "model/feed_forward": part,
-            **each_stack({"n_layers": n_layers}, {"n_layers": n_decoder_layers}),
-            "model.d_model": config["d_model"],
-            "model.n_heads": config["num_heads"],
-            "model.head_dim": config["d_kv"],
-            "model.d_ff": config["d_ff"],
-            "model.max_seq_len": config["n_positions"],
-            "model.vocab_size": config["vocab_size"],
-            "model.norm.eps": config["layer_norm_epsilon"],
-            "model.position.n_buckets": config["relative_attention_num_buckets"],
-            "model.position.max_distance": config["relative_attention_max_distance"],
-            "model.dropout": config["dropout_rate"],
-            "model.attention.weights_dropout": config["dropout_rate"],
-            "model.feed_forward.dropout": config["dropout_rate"],
+            **each_stack({"n_layers": n_layers}, {"n_layers": n_decoder_layers or n_layers}),
+            "model.d_model": config.size("d_model"),
+            "model.n_heads": config.size("num_heads"),
+            "model.head_dim": config.size("d_kv"),
+            "model.d_ff": config.size("d_ff"),
+            "model.max_seq_len": config.size("n_positions"),
+            "model.vocab_size": config.size("vocab_size"),
+            "model.norm.eps": config.number("layer_norm_epsilon"),
+            "model.position.n_buckets": config.size("relative_attention_num_buckets"),
+            "model.position.max_distance": config.size("relative_attention_max_distance"),
+            "model.dropout": config.number("dropout_rate"),
+            "model.attention.weights_dropout": config.number("dropout_rate"),
+            "model.feed_forward.dropout": config.number("dropout_rate"),
             "model.head.tied": _is_tied(config, weights),
             "model.head.scaled": scaled,
         }
@@ -98,7 +97,7 @@ class T5(Architecture):
             overrides["model.feed_forward.activation.approximate"] = approximate
         return Choice("t5_small", overrides)
 
-    def write(self, model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any] | None:
+    def write(self, model: Any, node: Mapping[str, Any]) -> dict[str, Any] | None:
         if "n_buckets" not in node["position"] or "encoder" not in node or "tied" not in node["head"]:
             return None
         gated = node["feed_forward"]["_target_"].endswith("GatedFeedForward")

@@ -50,9 +50,9 @@ class BartLike(Architecture):
         bias = names.get("final_logits_bias")
         sizes = [
             {
-                "n_layers": config[f"{stack}_layers"],
-                "n_heads": config[f"{stack}_attention_heads"],
-                "d_ff": config[f"{stack}_ffn_dim"],
+                "n_layers": config.size(f"{stack}_layers"),
+                "n_heads": config.size(f"{stack}_attention_heads"),
+                "d_ff": config.size(f"{stack}_ffn_dim"),
             }
             for stack in STACKS
         ]
@@ -60,16 +60,16 @@ class BartLike(Architecture):
             self.preset,
             {
                 **plain(config, "activation_function"),
-                **layer_drops([config[f"{stack}_layerdrop"] for stack in STACKS]),
+                **layer_drops([config.number(f"{stack}_layerdrop") for stack in STACKS]),
                 **each_stack(*sizes),
-                "model.d_model": config["d_model"],
-                "model.max_seq_len": config["max_position_embeddings"],
-                "model.vocab_size": config["vocab_size"],
-                "model.scale_embedding": config["scale_embedding"],
-                "model.dropout": config["dropout"],
-                "model.attention.weights_dropout": config["attention_dropout"],
-                "model.feed_forward.dropout": config["activation_dropout"],
-                "model.head.tied": config[TIES],
+                "model.d_model": config.size("d_model"),
+                "model.max_seq_len": config.size("max_position_embeddings"),
+                "model.vocab_size": config.size("vocab_size"),
+                "model.scale_embedding": config.flag("scale_embedding"),
+                "model.dropout": config.number("dropout"),
+                "model.attention.weights_dropout": config.number("attention_dropout"),
+                "model.feed_forward.dropout": config.number("activation_dropout"),
+                "model.head.tied": config.flag(TIES),
                 "model.head.bias": bias is not None and bool(weights[bias].count_nonzero()),
             },
         )
@@ -91,7 +91,7 @@ class BartLike(Architecture):
                     "table of tokens for source and target"
                 )
 
-    def write(self, model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any] | None:
+    def write(self, model: Any, node: Mapping[str, Any]) -> dict[str, Any] | None:
         if node["_target_"].rpartition(".")[2] != "EncoderDecoder" or "tied" not in node["head"]:
             return None
         config: dict[str, Any] = {
@@ -130,7 +130,7 @@ class BartLike(Architecture):
 
     def constants(self, model: nn.Module, config: Settings) -> Mapping[str, Tensor]:
         """The bias where there is none, and with an untied head the copies of the table that are then not made."""
-        table = model.embedding.table.weight.detach()
+        table = model.get_parameter("embedding.table.weight").detach()
         copies = () if config[TIES] else _TABLES[1:]
         return {"final_logits_bias": table.new_zeros(1, len(table)), **{name: table.clone() for name in copies}}
 

@@ -185,7 +185,7 @@ def spelled_out(settings: Mapping[str, Any]) -> dict[str, Any]:
         "decoder": _of_stack("decoder", shared | {"cross_attention": None}, decoder),
     }
     if spelled["decoder"]["cross_attention"] is None:
-        attention = shared["attention"]
+        attention: Mapping[str, Any] = settings["attention"]
         full = attention.get("full", attention)
         spelled["decoder"]["cross_attention"] = full | {"window": None} if "window" in full else full
     return spelled

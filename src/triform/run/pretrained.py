@@ -224,7 +224,7 @@ def save_pretrained(model: nn.Module, folder: str | Path, tokenizer: Tokenizer |
     if found is not None and tokenizer is not None and found[1].get("pad_token_id") not in (None, tokenizer.pad_id):
         found = None
     if found is None:
-        config = {"model_type": OWN_TYPE, "architectures": [type(model).__name__], "model": node}
+        config: dict[str, Any] = {"model_type": OWN_TYPE, "architectures": [type(model).__name__], "model": node}
         tensors = {name: value.detach().contiguous() for name, value in model.named_parameters()}
     else:
         architecture, settings = found
