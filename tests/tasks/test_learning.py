@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from triform.data.tokenizers import Tokenizer
-from triform.run.build import build
+from triform.run.build import build, locate
 from triform.run.compose import compose
+from triform.run.folder import read_mapping
+from triform.run.help import conf_dir
 from triform.tasks.objective import Objective
 
 TEXT = "the cat sat. a dog ran away! who, me? yes you"
@@ -20,7 +22,39 @@ def texts(tokenizer: Tokenizer) -> list[dict[str, Any]]:
     return [{"ids": ids[:20]}, {"ids": ids[13:27], "documents": np.array([0] * 6 + [1] * 8)}]
 
 
-EXAMPLES = {"text": texts}
+def classes(tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """For each kind of class; a task reads its own."""
+    ids = [np.array(tokenizer.encode(text)) for text in ("a cat", "dogs and cats", "no")]
+    labels = [np.array([0, 2]), np.array([1]), np.array([], dtype=np.int64)]
+    return [
+        {"ids": row, "label": i, "labels": labels[i], "score": i * 1.5 - 1, "tags": tags_of(row, tokenizer)}
+        for i, row in enumerate(ids)
+    ]
+
+
+def tags_of(ids: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """The number of letters of each word, at its first token."""
+    words = tokenizer.decode(ids).split(" ")
+    return np.array([tag for word in words for tag in [len(word) % 3, *[-100] * len(word)]][:-1])
+
+
+def conversations(tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    ids = [np.array(tokenizer.encode(text)) for text in ("who are you-a cat,", "and who-a dog,")]
+    return [{"ids": row, "learned": np.cumsum(row == tokenizer.encode("-")[0]) > 0} for row in ids]
+
+
+def pairs(tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    texts = (("a cat", "eine katze"), ("dogs", "hunde"))
+    return [
+        {"source_ids": np.array(tokenizer.encode(a)), "target_ids": np.array(tokenizer.encode(b))} for a, b in texts
+    ]
+
+
+EXAMPLES = dict.fromkeys(("labelled", "multilabelled", "scored", "tagged"), classes) | {
+    "text": texts,
+    "pairs": pairs,
+    "chat": conversations,
+}
 CASES = [
     ("causal_lm", "decoder"),
     ("masked_lm", "encoder"),
@@ -29,12 +63,23 @@ CASES = [
     ("span_corruption", "encoder_decoder"),
     ("denoising", "decoder"),
     ("denoising", "encoder_decoder"),
+    ("seq2seq", "decoder"),
+    ("seq2seq", "encoder_decoder"),
+    *(
+        (task, family)
+        for task in ("classification", "multi_label", "regression")
+        for family in ("encoder", "decoder", "encoder_decoder")
+    ),
+    ("token_classification", "encoder"),
+    ("token_classification", "decoder"),
+    ("chat", "decoder"),
 ]
 
 
 @pytest.mark.parametrize(("task", "family"), CASES)
 def test_one_batch_is_learnt(tokenizer: Tokenizer, task: str, family: str) -> None:
     config = compose(["experiment=none", f"model={family}", f"task={task}", *SIZES])
+    config["task"] |= {name: 0 for name in ("label_smoothing", "dropout") if name in config["task"]}
     if "sample_tokens" in config["task"]:
         config["task"]["sample_tokens"] = 5
     objective: Objective = build(config["task"])(
@@ -46,7 +91,7 @@ def test_one_batch_is_learnt(tokenizer: Tokenizer, task: str, family: str) -> No
     n_tokens = tokenizer.vocab_size + objective.extra_tokens
     model = build(config["model"] | objective.model_arguments() | {"vocab_size": n_tokens})()
     model.initialise(0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3)
     for _ in range(80):
         optimizer.zero_grad()
         loss = objective.loss(model, batch) / batch["n_targets"]
@@ -61,3 +106,8 @@ def test_one_batch_is_learnt(tokenizer: Tokenizer, task: str, family: str) -> No
         if name in ("accuracy", "exact_match"):
             assert float(total) == float(count), name
     assert len(samples) == len(examples)
+
+
+def test_every_task_in_every_family_is_here() -> None:
+    tasks = {path.stem: read_mapping(path)["_target_"] for path in (conf_dir() / "task").glob("*.yaml")}
+    assert set(CASES) == {(name, family) for name, target in tasks.items() for family in locate(target).families}

@@ -102,5 +102,6 @@ class PrefixLM(Objective):
             room = min(self.sample_tokens, model.max_seq_len - prefix.shape[1] + 1)
             out = after_prefix(model, prefix, torch.ones_like(prefix, dtype=torch.bool), room, self.tokenizer.eos_id)
             texts = (prefix[0], out[0, prefix.shape[1] :], ids[prefix.shape[1] :])
-            samples.append(Sample(*(self.tokenizer.decode(text.tolist()) for text in texts)))
+            given, written, expected = (self.tokenizer.decode(text.tolist()) for text in texts)
+            samples.append(Sample(given, written, expected))
         return samples

@@ -78,13 +78,13 @@ class SourceTarget:
                 max_new_tokens=room,
                 eos_id=tokens.eos_id,
                 pad_id=tokens.pad_id,
-                start_id=tokens.bos_id if self.two_stacks else None,
+                start_id=tokens.start_id if self.two_stacks else None,
             )
         return [_until(row[skip:], tokens.eos_id) for row in out.tolist()]
 
     def _two_rows(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Batch:
         inputs = [[*source, self.tokenizer.eos_id] for source in sources]
-        decoder_inputs = [[self.tokenizer.bos_id, *target[:-1]] for target in targets]
+        decoder_inputs = [[self.tokenizer.start_id, *target[:-1]] for target in targets]
         return present(
             {
                 "input_ids": pad(inputs, self.tokenizer.pad_id),

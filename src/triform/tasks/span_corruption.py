@@ -1,6 +1,5 @@
 """The missing spans of a text."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -142,7 +141,8 @@ class SpanCorruption(Objective):
     def text(self, ids: Sequence[int]) -> str:
         """As people read it, the sentinels as <1>, <2>."""
         number = {sentinel: i for i, sentinel in enumerate(self.sentinels, start=1)}
-        words, run = "", []
+        words = ""
+        run: list[int] = []
         for token in [*ids, self.tokenizer.eos_id]:
             if token in number or token == self.tokenizer.eos_id:
                 words += self.tokenizer.decode(run) + (f"<{number[token]}>" if token in number else "")
@@ -169,5 +169,7 @@ class SpanCorruption(Objective):
 
 def own_sentinels(tokenizer: Tokenizer) -> list[int]:
     """The ids of <extra_id_0>, <extra_id_1> and so on, as far as a tokenizer has them: T5's has 100."""
-    numbers = map(tokenizer.backend.token_to_id, (f"<extra_id_{i}>" for i in itertools.count()))
-    return [int(number) for number in itertools.takewhile(lambda number: number is not None, numbers)]
+    found: list[int] = []
+    while (number := tokenizer.backend.token_to_id(f"<extra_id_{len(found)}>")) is not None:
+        found.append(int(number))
+    return found

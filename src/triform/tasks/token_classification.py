@@ -1,0 +1,195 @@
+"""A tag for each word."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triform.data.prepare import Split
+from triform.data.tokenizers import Tokenizer
+from triform.layers.losses import CrossEntropy
+from triform.models.heads import ClassificationHead
+from triform.tasks.classification import balanced_weights, checked_weights, known_labels
+from triform.tasks.f1 import class_counts, macro_f1, micro_f1, one_hot
+from triform.tasks.objective import (
+    IGNORED,
+    Batch,
+    Key,
+    Measures,
+    Model,
+    Objective,
+    Sample,
+    model_inputs,
+    pad,
+    padding_mask,
+    present,
+)
+
+
+class TokenClassification(Objective):
+    """Tags each word of a text (Devlin et al. 2019, section 5.3).
+
+    An encoder tells a word's tag from its first token, as in BERT; a decoder, which has not seen the rest of the word
+    then, from its last. `accuracy` is the share of words that are tagged right, `macro_f1` the mean over tags. Where
+    all tags are O, B- and I- ones, `span_f1` is that of the entities that they mark, as conlleval counts them: right if
+    first word, last word and kind are; an I- that continues nothing begins one.
+
+    Args:
+        label_smoothing: share of the probability spread over the tags, in [0, 1).
+        class_weights: see `Classification`; "balanced" counts words.
+        dropout: before the classifier, in [0, 1).
+
+    Raises:
+        ValueError: unknown `class_weights`, fewer than two tags; see also `CrossEntropy`.
+    """
+
+    kinds = ("tagged",)
+    families = ("encoder", "decoder")
+    measures = ("accuracy",)
+
+    def __init__(
+        self,
+        label_smoothing: float,
+        class_weights: Sequence[float] | str | None,
+        dropout: float,
+        *,
+        family: str,
+        tokenizer: Tokenizer,
+        labels: Sequence[str] | None,
+        seq_len: int,
+        seed: int,
+    ) -> None:
+        self.labels, self.dropout = known_labels("TokenClassification", labels, "data.tags_column"), dropout
+        self.tokenizer, self.seq_len, self.two_sided = tokenizer, seq_len, family == "encoder"
+        self.label_smoothing, self.balanced = label_smoothing, class_weights == "balanced"
+        weights = checked_weights("TokenClassification", class_weights, self.labels)
+        self.train_loss = CrossEntropy(label_smoothing, class_weights=weights)
+        self.plain_loss = CrossEntropy(0.0)
+        self.spans = Spans(self.labels) if Spans.fit(self.labels) else None
+        self.derived = ("macro_f1",) if self.spans is None else ("macro_f1", "span_f1")
+        self.monitor = ("macro_f1", "max") if self.spans is None else ("span_f1", "max")
+
+    def look(self, train: Split) -> None:
+        if self.balanced:
+            assert train.values is not None
+            tags = train.values.flat
+            counts = np.bincount(tags[tags != IGNORED], minlength=len(self.labels))
+            self.train_loss = CrossEntropy(self.label_smoothing, class_weights=balanced_weights(counts))
+
+    def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
+        room, rows, tags = self.room(), [], []
+        for example in examples:
+            ids, own = example["ids"][:room].tolist(), np.asarray(example["tags"][:room], dtype=np.int64)
+            if self.two_sided:
+                rows.append([self.tokenizer.cls_id, *ids, self.tokenizer.sep_id])
+                tags.append([IGNORED, *own.tolist(), IGNORED])
+            else:
+                rows.append(ids)
+                tags.append(at_the_last_token(own).tolist())
+        return present(
+            {
+                "input_ids": pad(rows, self.tokenizer.pad_id),
+                "padding_mask": padding_mask(rows),
+                "labels": pad(tags, IGNORED),
+                "n_tokens": sum(map(len, rows)),
+                "n_targets": sum(tag != IGNORED for row in tags for tag in row),
+            }
+        )
+
+    def room(self) -> int:
+        return self.seq_len - 2 if self.two_sided else self.seq_len
+
+    def hidden(self, model: Model, batch: Batch) -> Tensor:
+        return model(**model_inputs(batch)).hidden
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
+
+    def evaluate(self, model: Model, batch: Batch) -> Measures:
+        logits, labels = model.head(self.hidden(model, batch)), batch["labels"]
+        guesses = logits.argmax(-1).masked_fill(labels == IGNORED, IGNORED)
+        n_classes = len(self.labels)
+        sums = {"classes": class_counts(one_hot(guesses.flatten(), n_classes), one_hot(labels.flatten(), n_classes))}
+        if self.spans is not None:
+            sums["spans"] = self.spans.counts(guesses, labels)
+        return Measures(
+            self.plain_loss(logits, labels),
+            batch["n_targets"],
+            {"accuracy": (((guesses == labels) & (labels != IGNORED)).sum(), batch["n_targets"])},
+            sums,
+        )
+
+    def sums(self) -> Mapping[str, int]:
+        return {"classes": 3 * len(self.labels)} | ({} if self.spans is None else {"spans": 3})
+
+    def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        figures = {"macro_f1": macro_f1(sums["classes"])}
+        return figures if self.spans is None else figures | {"span_f1": micro_f1(sums["spans"])}
+
+    def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
+        device, samples = next(model.parameters()).device, []
+        for example in examples:
+            batch = self.collate([example], [(0, 0)])
+            inputs = {key: value.to(device) for key, value in model_inputs(batch).items()}
+            guesses = model(**inputs).logits.argmax(-1)[0].cpu()
+            tagged = batch["labels"][0] != IGNORED
+            ids, tags = example["ids"][: self.room()], example["tags"][: self.room()]
+            words = [self.tokenizer.decode(word.tolist()).strip() for word in np.split(ids, np.flatnonzero(tags >= 0))]
+            output, target = (
+                " ".join(f"{word}/{self.labels[tag]}" for word, tag in zip(words[1:], one.tolist(), strict=True))
+                for one in (guesses[tagged], batch["labels"][0][tagged])
+            )
+            samples.append(Sample(self.tokenizer.decode(ids.tolist()), output, target, output == target))
+        return samples
+
+    def model_arguments(self) -> dict[str, Any]:
+        head = partial(ClassificationHead, n_classes=len(self.labels), dropout=self.dropout, transform=None)
+        return {"head": head}
+
+
+def at_the_last_token(tags: np.ndarray) -> np.ndarray:
+    """Tags that stand at the first token of each word, moved to its last."""
+    first = np.flatnonzero(tags != IGNORED)
+    moved = np.full_like(tags, IGNORED)
+    moved[np.append(first[1:], len(tags))[: len(first)] - 1] = tags[first]
+    return moved
+
+
+class Spans:
+    """The entities that tags mark: B-KIND on the first word of one, I-KIND on those that go on, O on all others."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        kinds = sorted({label[2:] for label in labels if label != "O"})
+        self.kind = torch.tensor([-1 if label == "O" else kinds.index(label[2:]) for label in labels])
+        self.is_first = torch.tensor([label.startswith("B-") for label in labels])
+
+    @staticmethod
+    def fit(labels: Sequence[str]) -> bool:
+        """Whether these are such tags."""
+        return any(label != "O" for label in labels) and all(
+            label == "O" or label.startswith(("B-", "I-")) for label in labels
+        )
+
+    def counts(self, guesses: Tensor, truth: Tensor) -> Tensor:
+        """Spans that are guessed right, guessed, and true, in rows of tags, -100 where there is none."""
+        words = truth != IGNORED
+        order = words.int().argsort(dim=-1, descending=True, stable=True)  # the words of each row, side by side
+        guessed, true = (self._starts_and_ends(tags.gather(-1, order)) for tags in (guesses, truth))
+        right = guessed[0] & true[0] & (guessed[1] == true[1]) & (guessed[2] == true[2])
+        return torch.stack([right.sum(), guessed[0].sum(), true[0].sum()])
+
+    def _starts_and_ends(self, tags: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """For each word whether a span starts there, where the next span's end is, and the kind of span it is in."""
+        known = tags.clamp_min(0)
+        kind = self.kind.to(tags.device)[known].masked_fill(tags == IGNORED, -1)
+        before = torch.nn.functional.pad(kind, (1, 0), value=-1)[:, :-1]
+        starts = (kind >= 0) & (self.is_first.to(tags.device)[known] | (kind != before))
+        behind = torch.nn.functional.pad(kind, (0, 1), value=-1)[:, 1:]
+        starts_behind = torch.nn.functional.pad(starts, (0, 1), value=False)[:, 1:]
+        ends = (kind >= 0) & ((behind != kind) | starts_behind)
+        place = torch.arange(tags.shape[-1], device=tags.device).expand_as(tags)
+        end = place.masked_fill(~ends, tags.shape[-1]).flip(-1).cummin(-1).values.flip(-1)
+        return starts, end, kind
