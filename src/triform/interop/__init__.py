@@ -4,7 +4,7 @@ from triform.interop.architecture import Architecture
 from triform.interop.bart import Bart
 from triform.interop.bert import Bert, Roberta
 from triform.interop.distilbert import DistilBert
-from triform.interop.gemma import Gemma
+from triform.interop.gemma import Gemma, Gemma2, Gemma3
 from triform.interop.gpt2 import GPT2
 from triform.interop.llama import Llama, Mistral, Qwen2, Qwen3
 from triform.interop.marian import Marian
@@ -18,6 +18,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Qwen2(),
     Qwen3(),
     Gemma(),
+    Gemma2(),
+    Gemma3(),
     GPT2(),
     T5(),
     Bart(),

@@ -33,6 +33,9 @@ class Settings(Mapping[str, Any]):
     def get(self, key: str, default: Any = None) -> Any:
         return self.given.get(key, default)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self.given
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.given)
 

@@ -49,6 +49,7 @@ class LlamaLike(Architecture):
     preset: ClassVar[str]
     qk_norm: ClassVar[str | None] = None
     """A part of `model/norm` for queries and keys."""
+    activation_key: ClassVar[str] = "hidden_act"
     unit_offset: ClassVar[bool] = False
     """Whether norms multiply by 1 + weight."""
 
@@ -62,7 +63,7 @@ class LlamaLike(Architecture):
             self.preset,
             {
                 **self.positions(config),
-                **gated(config, "hidden_act"),
+                **gated(config, self.activation_key),
                 "model.d_model": config.size("hidden_size"),
                 "model.n_layers": config.size("num_hidden_layers"),
                 "model.n_heads": n_heads,
@@ -114,7 +115,7 @@ class LlamaLike(Architecture):
             "num_key_value_heads": built.n_kv_heads,
             "head_dim": built.head_dim,
             "intermediate_size": node["d_ff"],
-            "hidden_act": activation_name(node["feed_forward"]),
+            self.activation_key: activation_name(node["feed_forward"]),
             "max_position_embeddings": node["max_seq_len"],
             "rms_norm_eps": node["norm"]["eps"],
             "tie_word_embeddings": node["head"]["tied"],
