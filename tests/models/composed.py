@@ -1,5 +1,6 @@
 """Tiny models, composed from conf/ as a run composes them."""
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,10 +61,13 @@ def ids(*shape: int, seed: int = 0) -> Tensor:
     return torch.randint(7, VOCAB_SIZE, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def read(model: nn.Module, input_ids: Tensor, **arguments: Tensor) -> ModelOutput:
-    """A forward pass; an encoder-decoder reads the same ids on both sides."""
+def read(
+    model: nn.Module, input_ids: Tensor, call: Callable[..., ModelOutput] | None = None, **arguments: Tensor
+) -> ModelOutput:
+    """A forward pass, of `call` where the model is compiled; an encoder-decoder reads the same ids on both sides."""
+    call = model if call is None else call
     if model.family == "encoder_decoder":
         if "padding_mask" in arguments:
             arguments["decoder_padding_mask"] = arguments["padding_mask"]
-        return model(input_ids, input_ids, **arguments)
-    return model(input_ids, **arguments)
+        return call(input_ids, input_ids, **arguments)
+    return call(input_ids, **arguments)

@@ -1,32 +1,76 @@
+"""Every part compiles to few graphs, without a break, and computes what it computes uncompiled."""
+
+import json
 import os
 import subprocess
 import sys
+from functools import cache
+from typing import Any
 
 import pytest
 
-SCRIPT = """
-import torch
-from torch._dynamo.utils import counters
-from tests.models.composed import build, ids, read
+from tests.models.compiled import CASES
+from tests.models.composed import FAMILIES
 
-for family in ("encoder", "decoder", "encoder_decoder"):
-    model = build(family, "model/attention=sliding_window", "model.attention.window=3")
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    counters.clear()
-    for length in range(4, 12):
-        tokens, padding = ids(2, length), torch.arange(length) < torch.tensor([[length], [3]])
-        arguments = {"padding_mask": padding}
-        if family == "encoder_decoder":
-            arguments["decoder_padding_mask"] = padding
-        rows = (tokens, tokens) if family == "encoder_decoder" else (tokens,)
-        torch.testing.assert_close(compiled(*rows, **arguments).hidden, model(*rows, **arguments).hidden)
-    assert counters["stats"]["unique_graphs"] <= 2, counters["stats"]
-"""
+TWO_STACKS = [f"encoder_decoder:{case}" for case in CASES]
+ONE_STACK = [f"{FAMILIES[i % 2]}:{case}" for i, case in enumerate(CASES)]
+GRAPHS = 3
+"""With padding, without, and the first step of a mixture that counts from step to step."""
+THROUGH_AUTOGRAD = [
+    "decoder:normed and scaled",
+    "encoder:position=alibi",
+    "decoder:feed_forward=mixture_shared",
+    "encoder_decoder:attention=softcap",
+]
+THROUGH_INDUCTOR = [
+    "encoder:norm=layer",
+    "decoder:norm=rms",
+    "decoder:idle experts",
+    "encoder_decoder:attention=sliding_window",
+]
+slow = pytest.mark.slow
 
 
-@pytest.mark.slow
-def test_one_graph_for_all_lengths() -> None:
-    """In a process of its own: Dynamo cannot trace the checks of shapes."""
-    environment = os.environ | {"JAXTYPING_DISABLE": "1"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False)
+@cache
+def examined(backend: str, paddings: str, *models: str) -> dict[str, dict[str, Any]]:
+    """All in one process, as starting one takes as long as several models."""
+    command = [sys.executable, "-m", "tests.models.compiled", backend, paddings, *models]
+    done = subprocess.run(
+        command, env=os.environ | {"JAXTYPING_DISABLE": "1"}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
+    return {found.pop("model"): found for found in map(json.loads, done.stdout.splitlines())}
+
+
+def check(found: dict[str, Any], graphs: int = GRAPHS) -> None:
+    assert found["breaks"] == []
+    assert found["skipped"] == 0
+    assert 1 <= found["graphs"] <= graphs, "for all lengths"
+    assert found["worst"] < 1e-5
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("model", ONE_STACK)
+def test_one_stack(model: str) -> None:
+    check(examined("eager", "padded", *ONE_STACK)[model], graphs=GRAPHS - 1)
+
+
+@slow
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("model", TWO_STACKS)
+def test_two_stacks(model: str) -> None:
+    check(examined("eager", "both", *TWO_STACKS)[model])
+
+
+@slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("model", THROUGH_AUTOGRAD)
+def test_through_autograd(model: str) -> None:
+    check(examined("aot_eager", "both", *THROUGH_AUTOGRAD)[model])
+
+
+@slow
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("model", THROUGH_INDUCTOR)
+def test_through_inductor(model: str) -> None:
+    check(examined("inductor", "both", *THROUGH_INDUCTOR)[model])
