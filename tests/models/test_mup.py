@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.models.composed import FAMILIES, build, ids, read
+from tests.models.composed import FAMILIES, VOCAB_SIZE, build, ids, read
 from triform.layers.init import multipliers
 from triform.layers.losses import CrossEntropy
 from triform.training.optimizers import adamw
@@ -81,3 +81,42 @@ def test_values_scores_and_logits_follow_the_width(family: str) -> None:
 
 def test_a_model_without_it_has_no_factors() -> None:
     assert set(multipliers(build("decoder")).values()) == {1.0}
+
+
+RATES = tuple(2.0**-n for n in range(9, 2, -1))
+
+
+def loss_after(width: int, init: str, rate: float, steps: int = 45) -> float:
+    """Mean loss of the last third of a short run on rows in which a token follows from the one before it."""
+    model = of_width(width, init, "decoder", "model.init.std=0.1").train()
+    optimizer = adamw(model, rate, (0.9, 0.95), 1e-9, 0.0, False, 1.0)
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    generator, losses = torch.Generator().manual_seed(0), []
+    for step in range(steps):
+        rows = [torch.randint(VOCAB_SIZE, (8,), generator=generator)]
+        for _ in range(10):
+            rows.append((5 * rows[-1] + 3) % VOCAB_SIZE)
+        tokens = torch.stack(rows, dim=1)
+        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+            group["lr"] = peak * min(1.0, (step + 1) / 10)
+        optimizer.zero_grad()
+        loss = model.head(model(tokens[:, :-1]).hidden, tokens[:, 1:], CrossEntropy(0.0)) / tokens[:, 1:].numel()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    last = losses[-steps // 3 :]
+    return sum(last) / len(last)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_best_learning_rate_stays_put() -> None:
+    """By more than a factor of two it moves under the usual parametrisation only (Yang et al. 2022, figure 1)."""
+
+    def best(width: int, init: str) -> int:
+        losses = [loss_after(width, init, rate) for rate in RATES]
+        return losses.index(min(losses))
+
+    mup = [best(width, "mup") for width in WIDTHS[:3]]
+    assert max(mup) - min(mup) <= 1, mup
+    assert best(WIDTHS[0], "normal") - best(WIDTHS[2], "normal") >= 2
