@@ -43,7 +43,7 @@ ENCODERS = [name for name in groups()["model"] if name.startswith(("bert", "robe
 UNTRAINED = {
     *(("model/embedding", option) for option in groups()["model/embedding"]),
     *(("model", name) for name in groups()["model"] if name.startswith("vit_")),
-    *(("model/head", name) for name in groups()["model/head"] if name.startswith(("class", "hidden", "pooler"))),
+    *(("model/head", name) for name in groups()["model/head"] if not name.startswith(("language", "masked", "pre"))),
 }
 """What no task of texts chooses: images, and heads that a task brings or that have no loss."""
 CHOICES = [

@@ -109,6 +109,7 @@ def test_the_preset_is_what_its_name_says(tmp_path: Path) -> None:
             r"image_size=\[12, 16\] is not supported; supported: squares",
         ),
         (ViTForImageClassification, {"patch_size": 5}, r"image_size=12 is not a multiple of patch_size=5"),
+        (ViTForImageClassification, {"id2label": {"0": "A"}}, r"1 labels in id2label is not supported; supported: 2"),
         (ViTModel, {"pooler_act": "relu"}, r"pooler_act='relu' is not supported; supported: 'tanh'"),
         (ViTModel, {"pooler_output_size": 7}, r"pooler_output_size=7 is not supported; supported: 24"),
         (ViTForMaskedImageModeling, {}, r"architecture ViTForMaskedImageModeling is not supported; supported: "),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from triform.interop.activations import activation_name, plain
 from triform.interop.architecture import Architecture, Choice, Pair, Settings, Weights, pair
-from triform.models.heads import ClassificationHead, HiddenStates, TwoHeads
+from triform.models.heads import ClassificationHead, HiddenStates, RegressionHead, TwoHeads
 
 _LAYER = "stack.layers.{}"
 _MODULES = {"relu": "torch.nn.ReLU", "silu": "torch.nn.SiLU"}
@@ -74,11 +74,9 @@ class BertLike(Architecture):
         if kind.endswith("ForSequenceClassification"):
             kept = pooled and not self.classifies_pooled
             main = "model.head.main" if kept else "model.head"
-            return {
-                "model/head": "classification_pooler" if kept else "classification",
-                f"{main}.n_classes": n_classes(config),
-                f"{main}.dropout": first(config.get("classifier_dropout"), config["hidden_dropout_prob"]),
-            }
+            dropout = first(config.get("classifier_dropout"), config["hidden_dropout_prob"])
+            beside = {"model/head": "classification_pooler"} if kept else {}
+            return beside | of_text(config, "classification", main) | {f"{main}.dropout": dropout}
         if kind.endswith("ForPreTraining") or "cls.seq_relationship.weight" in names:
             part = "pretraining"
         else:
@@ -91,7 +89,8 @@ class BertLike(Architecture):
         if model.family != "encoder" or "offset" not in node["position"] or node["embedding_norm"] is None:
             return None
         kind, main = self.kind(model.head), node["head"].get("main", node["head"])
-        own = {} if "n_classes" not in main else {**labels(main["n_classes"]), "classifier_dropout": main["dropout"]}
+        of_texts = kind.endswith("ForSequenceClassification")
+        own = {**labels(main.get("n_classes", 1)), "classifier_dropout": main["dropout"]} if of_texts else {}
         return {
             "architectures": [kind],
             "vocab_size": node["vocab_size"],
@@ -118,7 +117,7 @@ class BertLike(Architecture):
         main, text = (head.main, head.text) if isinstance(head, TwoHeads) else (head, None)
         if isinstance(main, HiddenStates):
             ending = "Model"
-        elif isinstance(main, ClassificationHead):
+        elif isinstance(main, ClassificationHead | RegressionHead):
             ending = "ForSequenceClassification"
         else:
             ending = "ForPreTraining" if isinstance(text, ClassificationHead) else "ForMaskedLM"
@@ -297,17 +296,22 @@ def like_feed_forward(config: Settings, key: str, transform: str) -> dict[str, A
 
 
 def n_classes(config: Settings) -> int:
-    """How many classes a config.json has; one, a number for a text, is none.
+    """How many classes a config.json has; one stands for a number."""
+    return int(len(config.get("id2label") or ()) or config.get("num_labels", 2))
 
-    Raises:
-        ValueError: there are less than two.
+
+def of_text(config: Settings, classification: str, head: str) -> dict[str, Any]:
+    """The choice of a head that reads a text: of classes, or of a number where there is one.
+
+    Args:
+        classification: the option that chooses among classes.
+        head: its key, such as "model.head".
     """
-    found = len(config.get("id2label") or ()) or config.get("num_labels", 2)
-    if found < 2:
-        raise ValueError(
-            f"{config.where}: {found} labels in id2label is not supported; supported: 2 or more, to choose from"
-        )
-    return int(found)
+    group = "model/head" if head == "model.head" else f"model/head@{head}"
+    n = n_classes(config)
+    if n == 1:
+        return {group: classification.replace("classification", "regression")}
+    return {group: classification, f"{head}.n_classes": n}
 
 
 def labels(n: int) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from torch import nn
 
 from triform.interop.activations import activation_name, plain
 from triform.interop.architecture import Architecture, Choice, Pair, Settings, Weights, pair
-from triform.interop.bert import labels, like_feed_forward, n_classes
-from triform.models.heads import ClassificationHead, HiddenStates
+from triform.interop.bert import labels, like_feed_forward, of_text
+from triform.models.heads import ClassificationHead, HiddenStates, RegressionHead
 
 _LAYER, _THEIRS = "stack.layers.{}", "transformer.layer.{}"
 BODY = (
@@ -89,8 +89,7 @@ class DistilBert(Architecture):
             return {"model/head": "hidden_states"}
         if kind.endswith("ForSequenceClassification"):
             return {
-                "model/head": "classification_relu",
-                "model.head.n_classes": n_classes(config),
+                **of_text(config, "classification_relu", "model.head"),
                 "model.head.dropout": config["seq_classif_dropout"],
             }
         tied = {"model.head.tied": config["tie_word_embeddings"]}
@@ -100,8 +99,8 @@ class DistilBert(Architecture):
         if model.family != "encoder" or node["position"].get("offset") != 0 or node["norm"].get("eps") != EPS:
             return None
         head = node["head"]
-        if isinstance(model.head, ClassificationHead):
-            ending, own = "ForSequenceClassification", labels(head["n_classes"])
+        if isinstance(model.head, ClassificationHead | RegressionHead):
+            ending, own = "ForSequenceClassification", labels(head.get("n_classes", 1))
             own["seq_classif_dropout"] = head["dropout"]
         else:
             ending, own = "Model" if isinstance(model.head, HiddenStates) else "ForMaskedLM", {}

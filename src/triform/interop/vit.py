@@ -96,7 +96,10 @@ class ViT(Architecture):
     def head(self, config: Settings, weights: Weights) -> dict[str, Any]:
         """The choice of `model/head`, with what is changed in it."""
         if config["architectures"][0] == "ViTForImageClassification":
-            return {"model/head": "classification_linear", "model.head.n_classes": n_classes(config)}
+            n = n_classes(config)
+            if n < 2:
+                raise ValueError(f"{config.where}: {n} labels in id2label is not supported; supported: 2 or more")
+            return {"model/head": "classification_linear", "model.head.n_classes": n}
         if "pooler.dense.weight" not in {self.spelling(name, config) for name in weights}:
             return {"model/head": "hidden_states"}
         config.only(pooler_act="tanh", pooler_output_size=config["hidden_size"])

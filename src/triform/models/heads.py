@@ -247,9 +247,9 @@ class TwoHeads(nn.Module):
     def forward(
         self,
         hidden: Float[Tensor, "*batch d_model"],
-        labels: Int[Tensor, "*batch"] | None = None,
+        labels: Int[Tensor, "*batch"] | Float[Tensor, "*batch"] | None = None,
         loss: Loss | None = None,
-    ) -> Float[Tensor, "*batch n_logits"] | Float[Tensor, ""]:
+    ) -> Float[Tensor, "*batch n_logits"] | Float[Tensor, "*batch"] | Float[Tensor, ""]:
         return self.main(hidden, labels, loss)
 
     def flops(self, seq_len: int) -> int:

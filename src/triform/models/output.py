@@ -17,5 +17,5 @@ class ModelOutput:
         self._head = head
 
     @cached_property
-    def logits(self) -> Float[Tensor, "batch seq_len n_classes"]:
+    def logits(self) -> Float[Tensor, "batch seq_len *n_classes"]:
         return self._head(self.hidden)
