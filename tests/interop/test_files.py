@@ -93,7 +93,7 @@ CASES = {
     "config of a size only": (config(hidden_size=None), r"config.json has no hidden_size; give the folder that"),
     "unsupported": (
         config(architectures=["MambaForCausalLM"]),
-        r"config.json: architecture MambaForCausalLM is not supported; supported: LlamaForCausalLM, Mistral",
+        r"config.json: architecture MambaForCausalLM is not supported; supported: LlamaForCausalLM, ",
     ),
     "unnamed": (config(architectures=None), r"architecture model_type='llama' is not supported; supported: Llama"),
     "own code": (

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
 from tests.interop.parity import VOCAB_SIZE, changed_config, check_export, check_single_stack, close, ids, randomised
 from tests.models.composed import build
@@ -162,3 +162,40 @@ def test_half_precision_stays(tmp_path: Path) -> None:
     assert theirs.keys() == first.keys()
     assert all(torch.equal(theirs[name], first[name]) for name in theirs)
     assert LlamaForCausalLM.from_pretrained(tmp_path / "ours").dtype == torch.bfloat16
+
+
+@torch.no_grad()
+def test_the_bare_model_is_read_under_its_tied_head(tmp_path: Path) -> None:
+    theirs = llama(tie_word_embeddings=True)
+    bare = LlamaModel(theirs.config)
+    bare.load_state_dict(theirs.model.state_dict())
+    bare.save_pretrained(tmp_path)
+    close(from_pretrained(tmp_path)[0](ids(2, 11)).logits, theirs(ids(2, 11)).logits)
+    changed_config(tmp_path, tie_word_embeddings=False)
+    with pytest.raises(ValueError, match=r"has no lm_head.weight, which LLaMA has; .* a file of LlamaForCausalLM"):
+        from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model/position=alibi",),
+        ("model/position=rotary_interleaved",),
+        ("model/attention=softcap",),
+        ("model/attention=sinks",),
+        ("model/attention=alternate", "model.attention.first=1"),
+        ("model/norm=rms_cast_after",),
+        ("model/placement=sandwich",),
+        ("model/feed_forward=mixture",),
+        ("model.scale_embedding=true",),
+        ("model.head.scaled=true",),
+        ("model/init=mup",),
+    ],
+    ids=" ".join,
+)
+@torch.no_grad()
+def test_what_no_published_model_computes_is_written_as_our_own(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    ours = randomised(build("decoder", *overrides))
+    assert save_pretrained(ours, tmp_path / "ours") == "triform"
+    again, _ = from_pretrained(tmp_path / "ours")
+    assert torch.equal(again(ids(2, 11)).logits, ours(ids(2, 11)).logits)

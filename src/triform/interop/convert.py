@@ -37,7 +37,10 @@ def to_ours(
             else stored
         )
         if stored is None:
-            raise ValueError(f"{where} has no {theirs}, which {architecture.name} has; fetch it again")
+            raise ValueError(
+                f"{where} has no {theirs}, which {architecture.name} has; fetch it again, or take "
+                f"a file of {architecture.classes[0]}"
+            )
         tensor = weights[stored]
         parts = [torch.empty(shapes[name], device="meta") for name in ours]
         expected = join.theirs(parts).shape

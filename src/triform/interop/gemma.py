@@ -26,7 +26,7 @@ class Gemma(LlamaLike):
     """
 
     name = "Gemma"
-    classes = ("GemmaForCausalLM",)
+    classes = ("GemmaForCausalLM", "GemmaModel")
     model_type = "gemma"
     preset = "gemma_2b"
     unit_offset = True
@@ -60,7 +60,7 @@ class Gemma2(LlamaLike):
     """Gemma team 2024 (https://arxiv.org/abs/2408.00118): norms behind sublayers, caps, every second layer local."""
 
     name = "Gemma 2"
-    classes = ("Gemma2ForCausalLM",)
+    classes = ("Gemma2ForCausalLM", "Gemma2Model")
     model_type = "gemma2"
     preset = "gemma_2b"
     unit_offset = True
@@ -128,7 +128,7 @@ class Gemma3(Gemma2):
     """
 
     name = "Gemma 3"
-    classes = ("Gemma3ForCausalLM",)
+    classes = ("Gemma3ForCausalLM", "Gemma3TextModel")
     model_type = "gemma3_text"
     qk_norm = "rms_unit_offset"
     defaults: ClassVar[Mapping[str, Any]] = {

@@ -43,7 +43,10 @@ DEFAULTS = {
 
 
 class LlamaLike(Architecture):
-    """Pre-norm, rotary positions, RMS norms, gated feed-forward, no dropout but on attention weights."""
+    """Pre-norm, rotary positions, RMS norms, gated feed-forward, no dropout but on attention weights.
+
+    The file of a bare model (`LlamaModel`) is read as the language model that it is under a tied head.
+    """
 
     not_weights = r".*\.rotary_emb\.inv_freq"
     preset: ClassVar[str]
@@ -138,6 +141,10 @@ class LlamaLike(Architecture):
     def pairs(self, model: nn.Module, config: Settings) -> Sequence[Pair]:
         return PAIRS
 
+    def spelling(self, name: str, config: Settings) -> str:
+        """Files of the bare model have no prefix."""
+        return name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
+
     def copies(self, model: nn.Module, config: Settings) -> Mapping[str, str]:
         return {"lm_head.weight": "model.embed_tokens.weight"} if config["tie_word_embeddings"] else {}
 
@@ -149,7 +156,7 @@ class Llama(LlamaLike):
     """
 
     name = "LLaMA"
-    classes = ("LlamaForCausalLM",)
+    classes = ("LlamaForCausalLM", "LlamaModel")
     model_type = "llama"
     preset = "llama2_7b"
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS | {"attention_bias": False, "mlp_bias": False}
@@ -172,7 +179,7 @@ class Mistral(LlamaLike):
     """Jiang et al. 2023 (https://arxiv.org/abs/2310.06825): LLaMA with a window, which later versions have not."""
 
     name = "Mistral"
-    classes = ("MistralForCausalLM",)
+    classes = ("MistralForCausalLM", "MistralModel")
     model_type = "mistral"
     preset = "mistral_7b"
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS | {
@@ -196,7 +203,7 @@ class Qwen2(LlamaLike):
     """Qwen team 2024 (https://arxiv.org/abs/2407.10671): LLaMA with biases for queries, keys and values."""
 
     name = "Qwen2"
-    classes = ("Qwen2ForCausalLM",)
+    classes = ("Qwen2ForCausalLM", "Qwen2Model")
     model_type = "qwen2"
     preset = "qwen2_0_5b"
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS | {
@@ -233,7 +240,7 @@ class Qwen3(Qwen2):
     """Qwen team 2025 (https://arxiv.org/abs/2505.09388): norms of queries and keys instead of their biases."""
 
     name = "Qwen3"
-    classes = ("Qwen3ForCausalLM",)
+    classes = ("Qwen3ForCausalLM", "Qwen3Model")
     model_type = "qwen3"
     preset = "qwen3_0_6b"
     qk_norm = "rms"
