@@ -159,7 +159,7 @@ def optimizer_bytes(optimizer: Optimizer) -> int | None:
     return sum(v.numel() * v.element_size() for v in tensors) if tensors else None
 
 
-def _kept(model: nn.Module, seq_len: int) -> tuple[int, int]:
+def _kept(model: Any, seq_len: int) -> tuple[int, int]:
     """Bytes that the forward pass of a row keeps for the backward pass, without the logits; those of attention."""
     own = {p.untyped_storage()._cdata for p in model.parameters()}
     kept: dict[int, tuple[Any, torch.Size]] = {}

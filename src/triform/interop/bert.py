@@ -108,7 +108,7 @@ class BertLike(Architecture):
             **own,
         }
 
-    def kind(self, head: nn.Module) -> str:
+    def kind(self, head: Any) -> str:
         """The class that has such a head.
 
         Raises:
@@ -252,7 +252,7 @@ class Roberta(BertLike):
     projection = "lm_head.decoder"
     classifies_pooled = False
     not_weights = r"(roberta\.)?embeddings\.(position_ids|token_type_ids)"
-    defaults: ClassVar[Mapping[str, Any]] = Bert.defaults | {"vocab_size": 50265, "pad_token_id": 1}
+    defaults: ClassVar[Mapping[str, Any]] = {**Bert.defaults, "vocab_size": 50265, "pad_token_id": 1}
 
     def offset(self, config: Settings) -> int:
         pad = config["pad_token_id"]

@@ -4,6 +4,7 @@ The owner calls a head's factory with its embedding, which knows the width, and 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -239,10 +240,11 @@ class TwoHeads(nn.Module):
     """
 
     def __init__(
-        self, embedding: Embedding, *, main: Callable[[Embedding], nn.Module], text: Callable[[Embedding], nn.Module]
+        self, embedding: Embedding, *, main: Callable[[Embedding], Any], text: Callable[[Embedding], Any]
     ) -> None:
         super().__init__()
-        self.main, self.text = main(embedding), text(embedding)
+        self.main: Any = main(embedding)
+        self.text: Any = text(embedding)
 
     def forward(
         self,
@@ -254,11 +256,11 @@ class TwoHeads(nn.Module):
 
     def flops(self, seq_len: int) -> int:
         """Of the forward pass over a row, of the first head."""
-        return self.main.flops(seq_len)
+        return int(self.main.flops(seq_len))
 
     def n_logits(self, rows: int, seq_len: int) -> int:
         """How many a loss over rows holds at once."""
-        return self.main.n_logits(rows, seq_len)
+        return int(self.main.n_logits(rows, seq_len))
 
 
 class RegressionHead(nn.Module):
