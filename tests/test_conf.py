@@ -23,6 +23,11 @@ OWN_FILES = {
     "text": ["data.train_files={}/a.txt", "data.seq_len=12"],
     "pairs": ["data.train_files=[{0}/a.en,{0}/a.de]", "data.seq_len=12"],
     "labelled": ["data.train_files={}/x.tsv", "data.seq_len=12"],
+    "multilabelled": ["data.train_files={}/m.jsonl", "data.seq_len=12"],
+    "scored": ["data.train_files={}/s.csv", "data.seq_len=12"],
+    "tagged": ["data.train_files={}/t.conll", "data.seq_len=12"],
+    "chat": ["data.train_files={}/c.jsonl", "data.seq_len=64"],
+    "hub": ["data.path={}/hub", "data.seq_len=12"],
 }
 RECIPE_FOR = {
     ("experiment", "none"): "dates",
@@ -77,6 +82,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "a.en").write_text("".join(lines))
     (folder / "a.de").write_text("".join(line.upper() for line in lines))
     (folder / "x.tsv").write_text("text\tlabel\n" + "".join(f"{line[:-1]}\t{line.split()[1]}\n" for line in lines))
+    (folder / "hub").mkdir()
+    (folder / "hub" / "train.csv").write_text("text,label\n" + "".join(f"{s[:-1]},{s.split()[1]}\n" for s in lines))
+    (folder / "s.csv").write_text("text,score\n" + "".join(f"{line[:-1]},{len(line)}\n" for line in lines))
+    (folder / "t.conll").write_text("\n".join("".join(f"{w} {w[0]}\n" for w in line.split()) for line in lines))
+    rows = [{"text": line, "labels": [*line.split()[1:2], "all"]} for line in lines]
+    (folder / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    turns = [[{"role": "user", "content": line}, {"role": "assistant", "content": line.upper()}] for line in lines]
+    (folder / "c.jsonl").write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
     return folder
 
 
