@@ -60,7 +60,7 @@ def finish(folder: RunFolder, trust: Sequence[str]) -> None:
     console.print()
     for path in (*pictures, folder.samples):
         console.print(f"  {path.relative_to(folder.path)}", style="dim", highlight=False)
-    if "train_files" not in loaded.config["data"]:
+    if not {"train_files", "path", "sources"} & set(loaded.config["data"]):
         console.print(
             "  Built-in data is a demonstration; your own: data=text, data=pairs or data=labelled.",
             style="dim",

@@ -139,6 +139,8 @@ def settled(config: Mapping[str, Any]) -> dict[str, Any]:
         if data.get(name) is not None:
             files = data[name]
             data[name] = [_absolute(file) for file in files] if isinstance(files, list) else _absolute(files)
+    if isinstance(data.get("path"), str) and os.path.isdir(os.path.expanduser(data["path"])):  # else a name on the hub
+        data["path"] = _absolute(data["path"])
     return config
 
 
