@@ -6,7 +6,7 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-from tests.models.composed import FAMILIES, PARTS, VOCAB_SIZE, build, chosen, settings
+from tests.models.composed import FAMILIES, FILES, PARTS, VOCAB_SIZE, build, chosen, settings
 from triform.models.describe import described
 
 
@@ -29,6 +29,22 @@ def test_every_part_is_described_as_it_was_configured(family: str, group: str, n
         node = {**node, "position": {**node["position"]}}
         node["position"]["scaling"] = {**node["position"]["scaling"], "attention_factor": scaling.attention_factor}
     assert found == {key: value for key, value in node.items() if key != "vocab_size"}
+
+
+@pytest.mark.parametrize("head", [name for group, name in FILES if group == "head"])
+def test_every_head_is_described_as_it_was_configured(head: str) -> None:
+    node, model = settings("encoder", f"model/head={head}"), build("encoder", f"model/head={head}")
+    assert described(model)["head"] == node["head"]
+    again = instantiate(described(model), _convert_="all")()
+    assert {n: p.shape for n, p in again.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
+
+
+def test_an_encoder_of_images_is_described_as_it_was_configured() -> None:
+    words = ("model/embedding=patches", "model.embedding.image_size=12", "model.embedding.patch_size=4")
+    node = settings("encoder", *words, "model/head=classification_linear")
+    found = described(build("encoder", *words, "model/head=classification_linear", vocab_size=None))
+    assert (found["embedding"], found["head"]) == (node["embedding"], node["head"])
+    assert described(instantiate(found, _convert_="all")()) == found
 
 
 def test_a_model_built_in_python_is_described_and_built_again() -> None:

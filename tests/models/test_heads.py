@@ -5,7 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from tests.models.composed import FILES, build
 from triform.layers.embedding import TokenEmbedding
+from triform.layers.init import multipliers
 from triform.layers.losses import CrossEntropy
 from triform.layers.patches import PatchEmbedding
 from triform.models import heads
@@ -118,6 +120,18 @@ def test_transform_is_norm_of_activation_of_dense() -> None:
     hidden = torch.randn(2, 7, 24)
     expected = nn.functional.layer_norm(nn.functional.gelu(hidden @ transform.dense.weight.T), (24,))
     torch.testing.assert_close(transform(hidden), expected)
+
+
+@pytest.mark.parametrize("head", [name for group, name in FILES if group == "head"])
+def test_mup_knows_what_of_a_head_widens(head: str) -> None:
+    """Logits are divided by the width, and rates by it in what is hidden on both sides."""
+    model = build("encoder", f"model/head={head}", "model/init=mup", "model.init.base_width=12")
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    rates = {name: rate for name, rate in multipliers(model).items() if name.startswith("head.")}
+    for name, rate in rates.items():
+        assert rate == (0.5 if name.endswith("dense.weight") else 1.0), name
+    for module in model.head.modules():
+        assert getattr(module, "multiplier", 0.5) == 0.5
 
 
 def test_a_head_of_tokens_needs_tokens() -> None:
