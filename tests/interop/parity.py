@@ -88,9 +88,7 @@ def check_export(ours: nn.Module, kind: type, folder: Path, *inputs: Tensor) -> 
     read = theirs.eval()(input_ids=inputs[0], **({"decoder_input_ids": inputs[1]} if len(inputs) > 1 else {}))
     close(ours(*inputs).logits, read.logits)
     again, _ = from_pretrained(folder)
-    assert list(again.state_dict()) == list(ours.state_dict())
-    for name, value in ours.state_dict().items():
-        assert torch.equal(again.state_dict()[name], value), name
+    same_weights(again, ours)
     twice = folder.parent / f"{folder.name}_again"
     save_pretrained(again, twice)
     first, second = (load_file(where / "model.safetensors") for where in (folder, twice))
@@ -98,6 +96,13 @@ def check_export(ours: nn.Module, kind: type, folder: Path, *inputs: Tensor) -> 
     assert all(torch.equal(first[name], second[name]) for name in first)
     config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     return config
+
+
+def same_weights(model: nn.Module, other: nn.Module) -> None:
+    """Bit by bit."""
+    assert list(model.state_dict()) == list(other.state_dict())
+    for name, value in other.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name
 
 
 def changed_config(folder: Path, **changed: Any) -> None:

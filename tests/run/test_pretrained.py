@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import triform
-from tests.interop.parity import close, ids
+from tests.interop.parity import close, ids, same_weights
 from tests.models.composed import build
 from triform.data.tokenizers import Byte
 from triform.run.pretrained import OWN_TYPE, from_pretrained, save_pretrained
@@ -37,7 +37,8 @@ def test_a_model_that_nobody_published(read: Callable[[Path], Any], tmp_path: Pa
     model, tokenizer = unpublished(), Byte().train(iter(()))
     assert save_pretrained(model, tmp_path / "export", tokenizer) == OWN_TYPE
     again, read_tokenizer = read(tmp_path / "export")
-    assert torch.equal(again(ids(2, 9), ids(2, 5)).logits, model(ids(2, 9), ids(2, 5)).logits)
+    same_weights(again, model)
+    close(again(ids(2, 9), ids(2, 5)).logits, model(ids(2, 9), ids(2, 5)).logits)
     assert not again.training
     assert read_tokenizer.encode("a b") == tokenizer.encode("a b")
     assert save_pretrained(again, tmp_path / "again") == OWN_TYPE
