@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, SupportsIndex, runtime_checkable
+from typing import ClassVar, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 import tokenizers
@@ -225,6 +225,9 @@ def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
 @dataclasses.dataclass(frozen=True)
 class Char:
     """One token per Unicode character of the training split; any other character becomes [UNK]."""
+
+    everything: ClassVar[bool] = True
+    """Reads all of the training split, however large: no character may be missed."""
 
     def train(self, texts: Iterator[str]) -> Tokenizer:
         characters: Counter[str] = Counter()

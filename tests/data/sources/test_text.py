@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.sources.reading import splits_of
+from tests.data.sources.reading import rows_of, splits_of
 from triform.data.prepare import prepare
 from triform.data.sources.text import TextFiles
 from triform.data.tokenizers import Char
@@ -56,3 +56,32 @@ def test_tinyshakespeare(shared: Path, tmp_path: Path) -> None:
         "train": 1003854,  # as in other people's split at 90 %
         "validation": 111540,
     }
+
+
+def test_line_ends_stay_as_they_are(tmp_path: Path) -> None:
+    data = "\ufeffone\r\ntwo\rthree\u2028\x85\x0b\x0c\n\n".encode()
+    (tmp_path / "a.txt").write_bytes(data)
+    train, validation = splits_of(TextFiles(str(tmp_path / "a.txt"), None, None, 0.3, "utf-8", None), tmp_path).values()
+    assert (train[0] + validation[0]).encode() == data[3:]
+
+
+def test_refuses_a_blank_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n \n\t\n")
+    with pytest.raises(ValueError, match=r"a\.txt holds nothing but blanks; name a file that has text"):
+        rows_of(TextFiles(str(tmp_path / "a.txt"), None, None, 0.3, "utf-8", None))
+
+
+def test_rows_of_tables_are_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "one\\n", "n": 1}\n{"text": " ", "n": 1}\n{"text": "two", "n": 2}\n')
+    (tmp_path / "b.csv").write_text('n,text\n1,"three, four"\n')
+    (tmp_path / "c.txt").write_text("five\nsix\n")
+    source = TextFiles(str(tmp_path), None, None, 0.3, "utf-8", None)
+    assert [row["text"] for row in rows_of(source)["train"]] == ["one\n", "two", "three, four", "five\nsix\n"]
+
+
+def test_the_column_of_a_text_is_not_guessed(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("n,sentence\n1,three\n")
+    with pytest.raises(ValueError, match=r"data\.text_column=text is no column of .*b\.csv, which has n, sentence"):
+        TextFiles(str(tmp_path / "b.csv"), None, None, 0.3, "utf-8", None).check()
+    source = TextFiles(str(tmp_path / "b.csv"), None, None, 0.3, "utf-8", "sentence")
+    assert rows_of(source)["train"] == [{"text": "three"}]

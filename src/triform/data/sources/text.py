@@ -27,7 +27,7 @@ class TextFiles:
 
     Raises:
         ValueError: `validation_fraction` is not between 0 and 1, or Python knows no such `encoding`. `check`: a file is
-            missing or empty, or a column is not there. `load`: a file is not in the encoding, or broken.
+            missing or empty, or a column is not there. `load`: a file is not in the encoding, broken, or blank.
     """
 
     train_files: Files
@@ -63,7 +63,7 @@ class TextFiles:
             if form(path) in TABLES:
                 yield from rows(Text(), read_table(path, key, self._columns(), self.encoding))
             else:
-                yield {"text": read_pieces(path, key, self.encoding), "place": Place(str(path), "line", 1)}
+                yield {"text": _document(path, key, self.encoding), "place": Place(str(path), "line", 1)}
 
     def _files(self) -> OwnFiles:
         return OwnFiles(self.train_files, self.validation_files, self.test_files, self.encoding, ENDINGS)
@@ -71,3 +71,12 @@ class TextFiles:
     def _columns(self) -> dict[str, Column]:
         # By its name where it is not given: one of several columns is not guessed at.
         return {"text": "text" if self.text_column is None else self.text_column}
+
+
+def _document(path: Path, key: str, encoding: str) -> Iterator[str]:
+    is_blank = True
+    for piece in read_pieces(path, key, encoding):
+        is_blank = is_blank and not piece.strip()
+        yield piece
+    if is_blank:
+        raise ValueError(f"{key}={path} holds nothing but blanks; name a file that has text")
