@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 import triform
-from tests.interop.parity import close, ids, same_weights
+from tests.interop.parity import VOCAB_SIZE, close, ids, same_weights
 from tests.models.composed import build
-from triform.data.tokenizers import Byte
+from triform.data.tokenizers import Byte, Tokenizer
 from triform.run.pretrained import OWN_TYPE, from_pretrained, save_pretrained
+from triform.tasks.source_target import SourceTarget
 
 # No class of `transformers` has ALiBi and SwiGLU in an encoder-decoder, nor what its decoder has of its own.
 UNPUBLISHED = (
@@ -209,3 +212,42 @@ def test_a_class_of_a_package_that_is_trusted(whole: Path, tmp_path: Path) -> No
 def test_neither_a_run_nor_an_export(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is no run's folder: it has no config.yaml"):
         triform.load(tmp_path)
+
+
+class TestWhereADecoderStarts:
+    """T5 starts with its padding, BART with its end mark, whatever begins a text of their tokenizers."""
+
+    @staticmethod
+    def foreign(folder: Path, roles: dict[str, str]) -> None:
+        words = [*roles.values(), *map(str, range(3, VOCAB_SIZE))]
+        backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, "3"))
+        backend.add_special_tokens(list(roles.values()))
+        backend.save(str(folder / "tokenizer.json"))
+        named = {f"{role}_token": token for role, token in roles.items()}
+        (folder / "tokenizer_config.json").write_text(json.dumps(named))
+
+    @pytest.mark.parametrize(
+        ("name", "roles", "start_id", "labels", "inputs"),
+        [
+            ("t5_tiny", {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}, 0, [11, 12, 1], [0, 11, 12]),
+            ("bart_tiny", {"bos": "<s>", "pad": "<pad>", "eos": "</s>"}, 2, [0, 11, 12, 2], [2, 0, 11, 12]),
+        ],
+    )
+    def test_it_goes_in_and_out(
+        self, name: str, roles: dict[str, str], start_id: int, labels: list[int], inputs: list[int], tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "theirs"
+        save_pretrained(build(name), folder)
+        self.foreign(folder, roles)
+        changed("decoder_start_token_id", to=start_id)(folder)
+        model, tokenizer = from_pretrained(folder)
+        assert tokenizer is not None
+        assert tokenizer.start_id == start_id
+        batch = SourceTarget("encoder_decoder", tokenizer, both_ways=False).batch([[9, 8]], [labels])
+        assert batch["decoder_input_ids"].tolist() == [inputs]
+        kind = save_pretrained(model, tmp_path / "ours", tokenizer)
+        read = getattr(transformers, kind).from_pretrained(tmp_path / "ours")
+        assert read.prepare_decoder_input_ids_from_labels(torch.tensor([labels])).tolist() == [inputs]
+        assert read.config.eos_token_id == tokenizer.eos_id == list(roles).index("eos")
+        assert read.config.pad_token_id == tokenizer.pad_id == list(roles).index("pad")
+        assert Tokenizer.load(tmp_path / "ours").start_id == start_id
