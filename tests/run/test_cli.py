@@ -72,6 +72,11 @@ REFUSED = [
         ["data.seq_len=64 is beyond model.decoder.max_seq_len=32"],
     ),
     (["model=encoder"], ["Seq2Seq does not train model=encoder", "model=encoder_decoder"]),
+    (
+        ["model=vit_tiny", "data=labelled", "data.train_files=x.tsv", "data.seq_len=8"],
+        ["the model reads images, not data of kind labelled"],
+    ),
+    (["model=decoder", "+model/embedding=patches"], ["model.embedding: Decoder takes no such key"]),
     (["task=causal_lm"], ["CausalLM learns from text, not from data of kind pairs", "task=seq2seq"]),
     (["trainer.devices=1000"], ["trainer.devices=1000 is more than the", "CPU cores"]),
     (["trainer.accelerator=gpu"], ["GPUs of this machine"]),

@@ -1,6 +1,7 @@
 """From token ids to vectors."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -11,10 +12,12 @@ class Embedding(nn.Module):
     """What makes vectors of a model's input.
 
     Attributes:
+        reads: what the input is, "tokens" or another kind.
         d_model: their width.
         seq_len: how many it makes of every input; None: one for each token.
     """
 
+    reads: ClassVar[str] = "tokens"
     d_model: int
     seq_len: int | None = None
 

@@ -22,6 +22,8 @@ class PatchEmbedding(Embedding):
         ValueError: a size or `channels` < 1, or `patch_size` does not divide `image_size`.
     """
 
+    reads = "images"
+
     def __init__(self, d_model: int, *, image_size: int, patch_size: int, channels: int) -> None:
         super().__init__()
         for name, value in {"image_size": image_size, "patch_size": patch_size, "channels": channels}.items():

@@ -333,6 +333,14 @@ def check_relations(config: Mapping[str, Any]) -> None:
         fitting = _tasks(lambda other: kind in other.kinds and family in other.families, trust)
         remedy = f"set model={' or model='.join(families)}" + (f", or task={' or '.join(fitting)}" if fitting else "")
         raise BadInput(f"task: {task.__name__} does not train model={family}; {remedy}")
+    embedding = config["model"].get("embedding")
+    reads = "tokens"
+    if embedding is not None:
+        reads = _attribute(locate(embedding["_target_"], trust, "model.embedding"), "reads", "model.embedding")
+    if (reads == "images") != (kind == "images"):
+        raise BadInput(
+            f"model.embedding: the model reads {reads}, not data of kind {kind}; choose another model, or such data"
+        )
     longest = {"model": config["model"].get("max_seq_len")}
     for stack in ("encoder", "decoder"):
         node = config["model"].get(stack)
