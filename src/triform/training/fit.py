@@ -207,6 +207,7 @@ def _record(
             folder / "summary.json",
             parameters=count_parameters(sketch),
             flops_per_token=flops,
+            monitor={"name": f"validation/{objective.monitor[0]}", "mode": objective.monitor[1]},
             **({"signatures": objective.signatures()} if objective.signatures() else {}),
         ),
         limits,
