@@ -44,6 +44,8 @@ RECIPE_FOR = {
     ("task", "token_classification"): "tagged",
     ("task", "chat"): "chat",
 }
+GROUPED = ("llama", "mistral", "qwen", "gemma")
+"""Models that name their key/value heads, which must divide the tiny number of query heads."""
 ENCODERS = [name for name in groups()["model"] if name.startswith(("bert", "roberta", "distilbert", "modernbert"))]
 UNTRAINED = {
     *(("model/embedding", option) for option in groups()["model/embedding"]),
@@ -105,6 +107,7 @@ def overrides_for(group: str, option: str, files: Path) -> list[str]:
     words += DATES if recipe == "dates" else []
     words += ["tokenizer.vocab_size=300"] if recipe != "dates" or (group, option) == ("tokenizer", "bpe") else []
     words += ["task=masked_lm"] if reads_both_ways else []
+    words += ["model.n_kv_heads=1"] if group == "model" and option.startswith(GROUPED) else []
     words += ["model=encoder"] if option.startswith(("masked_lm", "pretraining")) else []
     choice = f"{group}={option}"
     if group == "logger":
