@@ -2,21 +2,24 @@ import hashlib
 import multiprocessing
 import os
 import pickle
+import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from triform.data import prepare as module
+from triform.data import tokenise
 from triform.data.prepare import Origin, Prepared, origin, prepare
 from triform.data.sources.dates import Dates
 from triform.data.sources.files import content_hash
 from triform.data.sources.labelled import LabelledFiles
 from triform.data.sources.text import TextFiles
 from triform.data.tokenise import Piece, cut
-from triform.data.tokenizers import BPE, Byte, Char
+from triform.data.tokenizers import BPE, Byte, Char, Tokenizer
 
 
 def folders(cache: Path) -> list[Path]:
@@ -222,3 +225,58 @@ def test_a_file_is_hashed_again_when_it_has_changed_and_only_then(
     monkeypatch.undo()
     path.write_text("some more text")
     assert content_hash(path) != first
+
+
+class Seen(BPE):
+    """Keeps the text that it is trained on."""
+
+    def train(self, texts: Iterator[str]) -> Tokenizer:
+        seen.append("".join(texts))
+        return super().train(iter([seen[-1]]))
+
+
+seen: list[str] = []
+
+
+def test_a_tokenizer_is_trained_on_a_part_of_much_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("".join(f"line {i}, of many\n" for i in range(20_000)))
+    source = TextFiles(str(path), None, None, 0.1, "utf-8", None)
+    monkeypatch.setattr(tokenise, "SAMPLE", 100_000)
+    whole = prepare(source, Seen(300), tmp_path / "cache", progress=False).splits["train"].texts(0)["text"]
+    (read,) = seen
+    assert 80_000 < len(read) <= 100_000
+    numbers = [int(line.split()[1][:-1]) for line in read.splitlines()]
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] == 0
+    assert numbers[-1] > 14_000  # of 18000 that are learnt
+    assert "the tokenizer was trained on" in caplog.text
+    characters = prepare(source, Char(), tmp_path / "cache", progress=False).tokenizer
+    assert characters.decode(characters.encode(whole)) == whole
+
+
+def test_progress_says_how_far_and_how_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("COLUMNS", "160"), ("TERM", "xterm")):  # as on a terminal
+        monkeypatch.setenv(name, value)
+    (tmp_path / "a.txt").write_text("some text\n" * 5000)
+    prepare(
+        TextFiles(str(tmp_path / "a.txt"), None, None, 0.1, "utf-8", None), Byte(), tmp_path / "cache", progress=True
+    )
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.err)
+    assert re.search(r"preparing data: tokenising validation .* 5\.0/5\.0 kB .* left 0:00:00", plain), plain
+
+
+def test_a_source_without_validation_says_how_much_to_hold_out(tmp_path: Path) -> None:
+    source = Dates(9, 2, 2, 0)
+    rows = {"train": list(source.load()["train"])}
+    whole = SimpleNamespace(
+        kind="pairs", check=source.check, fingerprint=source.fingerprint, files=source.files, load=lambda: rows
+    )
+    with pytest.raises(ValueError, match=r"load gives no split validation, and there is no validation_fraction"):
+        prepare(whole, Char(), tmp_path, progress=False)

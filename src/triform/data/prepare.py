@@ -331,7 +331,13 @@ def _read(source: Source, folder: Path, step: Step) -> tuple[list[str], list[str
             for row in loaded[split]:
                 say(spool.add(row))
         if split == "train" and "validation" not in loaded and spool.n_rows:
-            hold_out(folder, source.kind, spool, source.validation_fraction)  # type: ignore[attr-defined]
+            fraction = getattr(source, "validation_fraction", None)
+            if fraction is None:
+                raise ValueError(
+                    f"{type(source).__name__}: load gives no split validation, and there is no validation_fraction of "
+                    "train to hold out; give it one of them"
+                )
+            hold_out(folder, source.kind, spool, fraction)
         labels.is_complete = True
     splits = [split for split in SPLITS if (folder / f"{split}.{texts_of(source.kind)[0]}.utf8_ends").exists()]
     for split in splits:

@@ -148,6 +148,13 @@ class TestColumns:
         path = table(tmp_path, "".join(f"{text}{comma}{label}{end}" for text, label in rows), name)
         assert columns(path, text=None, label=None) == [["a\u2028b\x85", "c\x0cd"], ["1", "0"]]
 
+    def test_blank_cells_are_cells(self, tmp_path: Path) -> None:
+        assert columns(table(tmp_path, "a\tA\n\t\n \nb\t\n"), source=0, target=1) == [["a", "", "b"], ["A", "", ""]]
+        assert columns(table(tmp_path, "a,A\n,\n \nb,\n", "x.csv"), source=0, target=1) == [
+            ["a", "", "b"],
+            ["A", "", ""],
+        ]
+
     def test_a_row_is_where_it_begins(self, tmp_path: Path) -> None:
         path = table(tmp_path, 'text,label\r\n"a\r\n\r\nb",1\r\n\r\nc,2\r\n', "x.csv")
         assert columns(path, text=None, label=None) == [["a\r\n\r\nb", "c"], ["1", "2"]]

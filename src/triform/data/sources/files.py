@@ -19,6 +19,7 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -134,8 +135,13 @@ def _files_of(folder: Path, name: str, key: str, endings: tuple[str, ...]) -> li
             f"{key}={name} is a folder without a file that ends in {', '.join(endings)}{other}; name files in it, for "
             f"example '{key}={name.rstrip('/')}/*'"
         )
-    log.warning("%s=%s is a folder: %d of its %d files are read, by name", key, name, len(found), len(files))
+    _say_once(f"{key}={name} is a folder: {len(found)} of its {len(files)} files are read, by name")
     return [file for path in found for file in _expand(str(path), key, endings)]
+
+
+@cache
+def _say_once(message: str) -> None:
+    log.warning(message)
 
 
 def _nearest_file(path: Path) -> str:
@@ -284,8 +290,11 @@ def content_hash(path: Path) -> str:
     state, name = path.stat(), str(path.absolute())
     now = [state.st_size, state.st_mtime_ns, state.st_ino]
     if _known.hashes.get(name, [])[:3] != now:
-        with path.open("rb") as file:
-            _known.hashes[name] = [*now, hashlib.file_digest(file, "blake2b").hexdigest()]
+        try:
+            with path.open("rb") as file:
+                _known.hashes[name] = [*now, hashlib.file_digest(file, "blake2b").hexdigest()]
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read ({error.strerror}); check the file") from None
     if time.time() - state.st_mtime > RACY:
         _known.used[name] = _known.hashes[name]
     return str(_known.hashes[name][3])

@@ -99,7 +99,7 @@ def _chain(first: tuple[int, list[str]], rows: Iterator[tuple[int, list[str]]]) 
 
 def _tsv_rows(path: Path, key: str, encoding: str) -> Iterator[tuple[int, list[str]]]:
     for i, line in enumerate(read_lines(path, key, encoding), 1):
-        if line.strip():
+        if line.strip(" "):
             yield i, line.split("\t")
 
 
