@@ -8,7 +8,7 @@ from torch import nn
 from tests.models.composed import build, settings
 from triform.layers.position.rotary import Rotary
 from triform.layers.position.sinusoidal import Sinusoidal
-from triform.models.encoder_decoder import unread
+from triform.models.encoder_decoder import spelled_out, unread
 
 
 def windows(model: Any) -> list[int | None]:
@@ -90,3 +90,22 @@ def test_unread_names_the_keys_that_change_nothing() -> None:
     assert unread(own, ["n_layers", "n_heads", "d_model", "attention", "attention.window"]) == ["n_layers"]
     crossed = own | {"decoder": own["decoder"] | {"cross_attention": own["attention"]}}
     assert unread(crossed, ["attention", "attention.window"]) == ["attention", "attention.window"]
+
+
+def test_spelled_out_configs_of_one_model_are_equal() -> None:
+    shared = settings("encoder_decoder", "model/attention=sliding_window", "model.attention.window=5")
+    own = settings(
+        "encoder_decoder",
+        "model.n_layers=9",
+        "model.encoder.n_layers=2",
+        "model.decoder.n_layers=2",
+        "model/attention=sliding_window",
+        "model.attention.window=5",
+        "model/attention@model.decoder.cross_attention=multi_head",
+        "model/norm@model.decoder.norm=layer",
+    )
+    assert shared != own
+    assert spelled_out(shared) == spelled_out(own)
+    assert spelled_out(shared)["decoder"]["cross_attention"]["window"] is None
+    assert spelled_out(shared)["encoder"]["attention"]["window"] == 5
+    assert spelled_out(settings("encoder_decoder", "model.decoder.d_ff=9")) != spelled_out(settings("encoder_decoder"))
