@@ -111,3 +111,14 @@ def test_one_batch_is_learnt(tokenizer: Tokenizer, task: str, family: str) -> No
 def test_every_task_in_every_family_is_here() -> None:
     tasks = {path.stem: read_mapping(path)["_target_"] for path in (conf_dir() / "task").glob("*.yaml")}
     assert set(CASES) == {(name, family) for name, target in tasks.items() for family in locate(target).families}
+
+
+def test_the_page_of_tasks_says_who_learns_what() -> None:
+    page = (conf_dir().parent / "docs" / "tasks.md").read_text(encoding="utf-8")
+    rows = {row[0].strip("`"): row for row in ([cell.strip() for cell in line.strip("|\n").split("|")]
+            for line in page.splitlines() if line.startswith("| `"))}  # fmt: skip
+    for path in (conf_dir() / "task").glob("*.yaml"):
+        task, row = locate(read_mapping(path)["_target_"]), rows[path.stem]
+        families = [name for name, cell in zip(("encoder", "decoder", "encoder_decoder"), row[2:], strict=False)
+                    if cell != "-"]  # fmt: skip
+        assert (row[1], families) == (task.kinds[0], list(task.families)), path.stem
