@@ -19,6 +19,9 @@ GRACE_AFTER_FAILURE = 5.0
 """Seconds that the other ranks get to end after one has failed: they may wait for a partner that will not come. After
 any other end they get what they need, the first one for the report and its upload."""
 
+SAVE_SECONDS = 60.0
+"""Time to save a checkpoint in, for processes that are told to when who started them is gone."""
+
 PRELOAD = ("torch", "lightning.pytorch", "triform.training.fit", "triform.run.parts")
 """Imported once by the server that ranks are forked from; importing starts no thread and touches no GPU."""
 
@@ -31,15 +34,20 @@ def launch(
     count: int, target: Callable[..., int], arguments: tuple[Any, ...], killed: Killed = lambda rank, name: None
 ) -> int:
     """Call `target(*arguments)` on `count` ranks of this machine and return the run's exit code."""
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max((os.cpu_count() or 1) // count, 1))
+    ranks = [{**own, "OMP_NUM_THREADS": threads} for own in rank_environments(count)]
+    return start_all(ranks, target, arguments, killed)
+
+
+def rank_environments(count: int) -> list[dict[str, str]]:
+    """What tells each of `count` ranks of this machine who it is and where they meet."""
     shared = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "WORLD_SIZE": str(count),
         "NODE_RANK": "0",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max((os.cpu_count() or 1) // count, 1)),
     }
-    ranks = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
-    return start_all(ranks, target, arguments, killed)
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
 
 
 def start_all(
@@ -58,34 +66,100 @@ def start_all(
     Args:
         asked: told each signal to this process.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOAD))
-    ranks: list[BaseProcess] = [
-        context.Process(target=_process, args=({**os.environ, **own}, target, arguments), name=f"rank {rank}")
-        for rank, own in enumerate(environments)
-    ]
-
-    begun = False
-    sent: list[int] = []
+    processes = Processes(environments, target, arguments, killed)
 
     def forward(number: int, frame: Any) -> None:
-        sent.append(number)
         asked(number)
-        if begun:
-            pass_on(number)
+        processes.signal(number)
 
-    def pass_on(number: int) -> None:
-        for process in ranks:
+    with handling(forward):
+        processes.start()
+        return processes.wait()
+
+
+class Processes:
+    """A function in several processes, forked from a server that has imported what takes long; they end together.
+
+    Args:
+        environments: of each process, added to this one's.
+        killed: told of one that a signal ended which was not passed on.
+        orphans_save: when this process is killed they get a signal that asks for a checkpoint, not killed as well.
+        label: what to call them in messages, before their number.
+    """
+
+    def __init__(
+        self,
+        environments: Sequence[Mapping[str, str]],
+        target: Callable[..., int],
+        arguments: tuple[Any, ...],
+        killed: Killed = lambda rank, name: None,
+        orphans_save: bool = False,
+        label: str = "rank",
+    ) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(PRELOAD))
+        self.ranks: list[BaseProcess] = [
+            context.Process(
+                target=_process, args=({**os.environ, **own}, target, arguments, orphans_save), name=f"{label} {rank}"
+            )
+            for rank, own in enumerate(environments)
+        ]
+        self._killed = killed
+        self._begun = False
+        self._sent: list[int] = []
+        self._running: dict[int, BaseProcess] = {}
+        self._code, self._deadline = FINISHED, float("inf")
+
+    def start(self) -> None:
+        """Start them; signals that were to be passed on meanwhile follow."""
+        for process in self.ranks:
+            process.start()
+        self._running = {process.sentinel: process for process in self.ranks}
+        self._begun = True
+        for number in tuple(self._sent):
+            self._pass_on(number)
+
+    def signal(self, number: int) -> None:
+        """Pass a signal on to all of them."""
+        self._sent.append(number)
+        if self._begun:
+            self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        for process in self._running.values():
             if process.pid is not None and process.exitcode is None:
                 os.kill(process.pid, number)
 
-    with handling(forward):
-        for process in ranks:
-            process.start()
-        begun = True
-        for number in tuple(sent):  # while they were started
-            pass_on(number)
-        return _wait(ranks, killed, sent)
+    def wait(self) -> int:
+        """Wait until all have ended and return the exit code of the first one that did not end with 0."""
+        while (code := self.poll(3600.0)) is None:
+            pass
+        return code
+
+    def poll(self, seconds: float = 0.0) -> int | None:
+        """The same exit code as far as it is known after so many seconds; None: some are running."""
+        ready = wait(list(self._running), timeout=min(max(self._deadline - time.monotonic(), 0.0), seconds))
+        for sentinel in ready:
+            self._ended(self._running.pop(sentinel))  # type: ignore[arg-type]
+        if not ready and time.monotonic() >= self._deadline:
+            for process in self._running.values():
+                process.kill()
+            self._code, self._deadline = self._code or FAILED, float("inf")
+        return None if self._running else self._code
+
+    def _ended(self, process: BaseProcess) -> None:
+        process.join()
+        by_us = process.exitcode is not None and -process.exitcode in self._sent
+        if process.exitcode is not None and process.exitcode < 0 and not by_us:  # else it has said why itself
+            cause = signal.Signals(-process.exitcode).name
+            if self._code in (FINISHED, PREEMPTED):  # else by us, or after another one
+                self._killed(self.ranks.index(process), cause)
+            print(f"error: {process.name} was ended by {cause}", file=sys.stderr, flush=True)
+        ended = process.exitcode if process.exitcode is not None and process.exitcode >= 0 else FAILED
+        ended = PREEMPTED if by_us else ended
+        self._code = self._code or ended
+        if by_us or ended not in (FINISHED, PREEMPTED):
+            self._deadline = min(self._deadline, time.monotonic() + GRACE_AFTER_FAILURE)
 
 
 class handling:
@@ -104,32 +178,6 @@ class handling:
             signal.signal(number, handler)
 
 
-def _wait(ranks: Sequence[BaseProcess], killed: Killed, sent: Sequence[int]) -> int:
-    code, deadline = FINISHED, float("inf")
-    running = {process.sentinel: process for process in ranks}
-    while running:
-        ready = wait(list(running), timeout=min(max(deadline - time.monotonic(), 0.0), 3600.0))
-        for sentinel in ready:
-            process = running.pop(sentinel)  # type: ignore[arg-type]
-            process.join()
-            by_us = process.exitcode is not None and -process.exitcode in sent
-            if process.exitcode is not None and process.exitcode < 0 and not by_us:  # else it has said why itself
-                cause = signal.Signals(-process.exitcode).name
-                if code in (FINISHED, PREEMPTED):  # else by us, or after another one
-                    killed(ranks.index(process), cause)
-                print(f"error: {process.name} was ended by {cause}", file=sys.stderr, flush=True)
-            ended = process.exitcode if process.exitcode is not None and process.exitcode >= 0 else FAILED
-            ended = PREEMPTED if by_us else ended
-            code = code or ended
-            if by_us or ended not in (FINISHED, PREEMPTED):
-                deadline = min(deadline, time.monotonic() + GRACE_AFTER_FAILURE)
-        if not ready and time.monotonic() >= deadline:
-            for process in running.values():
-                process.kill()
-            code, deadline = code or FAILED, float("inf")
-    return code
-
-
 def leave_slurm() -> None:
     """Take the variables away by which Lightning would have a process be a task of srun, and demand more of them.
 
@@ -139,13 +187,15 @@ def leave_slurm() -> None:
         os.environ.pop(name, None)
 
 
-def _process(environment: Mapping[str, str], target: Callable[..., int], arguments: tuple[Any, ...]) -> None:
+def _process(
+    environment: Mapping[str, str], target: Callable[..., int], arguments: tuple[Any, ...], orphans_save: bool
+) -> None:
     """A process forked from a server whose environment is older than the run."""
     os.setpgrp()  # Ctrl-C reaches the parent alone, which passes it on once
     os.environ.clear()
     os.environ.update(environment)
     leave_slurm()
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=_die_with_parent, args=(orphans_save,), daemon=True).start()
     if "OMP_NUM_THREADS" in environment:  # read by nobody after the fork
         import torch
 
@@ -153,10 +203,13 @@ def _process(environment: Mapping[str, str], target: Callable[..., int], argumen
     sys.exit(target(*arguments))
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(save: bool) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
+        if save:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(SAVE_SECONDS)
         os._exit(FAILED)
 
 
