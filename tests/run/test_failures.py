@@ -58,6 +58,7 @@ def test_the_first_error_is_kept_with_its_rank(tmp_path: Path) -> None:
     found = summary(folder)
     assert (found["status"], found["rank"]) == ("failed", 1)
     assert found["error"] == "ArithmeticError: this rank alone"
+    assert found["where"].rpartition(":")[0] == __file__
     assert "this rank alone" in folder.log(1).read_text()
     assert folder.log(0).name == "log.txt"
     assert "this rank alone" not in folder.log(0).read_text()

@@ -1,9 +1,11 @@
 """What went wrong, in one line on standard error."""
 
 import sys
+import sysconfig
 import traceback as tracebacks
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 from triform.training.codes import BAD_INPUT, FAILED
 
@@ -23,6 +25,18 @@ def nearest(word: str, names: Iterable[str]) -> str:
 def one_line(error: BaseException) -> str:
     """An exception's message without its line breaks."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def place(error: BaseException) -> str | None:
+    """File and line that an exception comes from: the innermost ones of triform's or the user's own code."""
+    ours = str(Path(__file__).resolve().parents[1])
+    theirs = [*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")), "<"]
+    frames = [
+        frame
+        for frame in tracebacks.extract_tb(error.__traceback__)
+        if frame.filename.startswith(ours) or not frame.filename.startswith(tuple(theirs))
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
 
 
 def report(error: BaseException, traceback: bool = False) -> int:

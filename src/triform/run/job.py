@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from triform.run.check import WHOLE, check, check_keys, check_reach, devices
-from triform.run.errors import BadInput, one_line, report
+from triform.run.errors import BadInput, one_line, place, report
 from triform.run.folder import Finish, RunFolder, create, write_whole
 from triform.run.log import recorded
 from triform.run.ranks import Launcher, launch, leave_slurm
@@ -230,15 +230,18 @@ def start_launched(
 
 
 @contextmanager
-def training(folder: RunFolder) -> Iterator[None]:
+def training(folder: RunFolder, wait: float = 0.0) -> Iterator[None]:
     """While a run trains: no other process may train it, no failure is known; at last, its folder is printed.
+
+    Args:
+        wait: seconds that another process gets to end.
 
     Raises:
         BadInput: another process trains it.
     """
     lock = FileLock(folder.lock)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=wait)
     except Timeout as error:
         raise BadInput(f"{folder.path}: another process is training this run; wait for it or end it") from error
     try:
@@ -292,14 +295,14 @@ def rank_main(
                 fill=made.fill,
                 resume=resume,
             )
-            if code == FINISHED and finish is not None and rank() == 0:
+            if code == FINISHED and finish is not None and rank() == 0 and finished(folder):
                 conclude(folder, trust, finish, trackers)
     except Preempted:  # before training, which would have saved a checkpoint
         code = PREEMPTED
         mark(folder, status="preempted", error=None)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         code = FAILED
-        fail(folder, rank(), f"{type(error).__name__}: {one_line(error)}")
+        fail(folder, rank(), f"{type(error).__name__}: {one_line(error)}", where=place(error))
         report(error, config["traceback"])
     finally:
         for tracker in trackers:
@@ -328,13 +331,19 @@ def publish(folder: RunFolder, trackers: Sequence[Any]) -> None:
                 tracker.log_image(picture.stem, picture)
 
 
-def fail(folder: RunFolder, rank: int, error: str, first: bool = False) -> None:
+def finished(folder: RunFolder) -> bool:
+    """Whether a run that has ended well did all its steps, and was not pruned."""
+    return folder.read_summary().get("status") == "finished"
+
+
+def fail(folder: RunFolder, rank: int, error: str, first: bool = False, where: str | None = None) -> None:
     """Mark a run failed by its first error: what the other ranks say after it, such as of a lost partner, follows.
 
     Args:
         first: the error was before any that is known.
+        where: file and line that it comes from.
     """
-    found = json.dumps({"error": error, "rank": rank})
+    found = json.dumps({"error": error, "rank": rank} | ({"where": where} if where is not None else {}))
     try:
         with folder.failure.open("w" if first else "x", encoding="utf-8") as file:
             file.write(found)

@@ -222,6 +222,10 @@ class Task(L.LightningModule):
             dist.all_reduce(total, group=self.group)
         return float(total)
 
+    def agreed(self, wish: bool) -> bool:
+        """Whether any rank wishes something; the same on all of them."""
+        return self._over_ranks(float(wish)) > 0
+
     # Evaluation
 
     def on_validation_epoch_start(self) -> None:

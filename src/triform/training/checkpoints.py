@@ -16,7 +16,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from triform.tasks.task import Task
 from triform.training.budget import Budget
-from triform.training.signals import Preempted
+from triform.training.signals import PRUNE, Preempted, Pruned
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +98,7 @@ class Checkpoints(Checkpoint):
 
     `last` is saved every `save_interval` steps, after each validation, at the end, and when a signal asks to stop;
     where a validation is due at the same step, before it too, and it is made up for if the run ends in between.
+    After a validation that is not the last one, a file `.prune` beside the folder of checkpoints ends the run.
     `best` is the one with the best validation figure; NaN never is.
 
     Args:
@@ -199,6 +200,12 @@ class Checkpoints(Checkpoint):
         self._save(trainer, pl_module)
         if better and trainer.is_global_zero:
             link(self.folder / LAST, self.folder / BEST)
+        if trainer.state.fn == "fit" and not trainer.should_stop and self._told_to_end(pl_module):
+            raise Pruned
+
+    def _told_to_end(self, task: Task) -> bool:
+        """Whether the first rank finds the file that says so: all ranks do as it does."""
+        return task.agreed(task.global_rank == 0 and (self.folder.parent / PRUNE).exists())
 
     def _better(self, value: float) -> bool:
         if not math.isfinite(value):

@@ -27,12 +27,12 @@ from triform.training.agreement import Agreement
 from triform.training.averages import averaged
 from triform.training.budget import ENDLESS, Budget, budget
 from triform.training.checkpoints import AtomicCheckpointIO, Checkpoints, newest, read_checkpoint, sweep
-from triform.training.codes import PREEMPTED
+from triform.training.codes import FINISHED, PREEMPTED
 from triform.training.hardware import device_type, matmul_ceiling, pick_precision, rank
 from triform.training.progress import Progress
 from triform.training.record import TRAIN, Metrics, Record, Summary
 from triform.training.schedules import Schedule
-from triform.training.signals import Preempted, Preemption
+from triform.training.signals import Preempted, Preemption, Pruned
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def fit(
 ) -> int:
     """Train, judge the best checkpoint on held-out data, and leave everything in the run's folder.
 
-    Called by every rank. Returns the exit status: 0, or 75 when a signal asked to stop.
+    Called by every rank. Returns the exit status: 0, also where the run was pruned, or 75 when a signal asked to stop.
 
     Args:
         folder: of the run; holds checkpoints/, metrics.csv, summary.json when this returns.
@@ -150,8 +150,11 @@ def fit(
         except Preempted:
             record.stopped(trainer.global_step)
             return PREEMPTED
+        except Pruned:
+            record.pruned(trainer.global_step, checkpoints.best_step, checkpoints.best)
+            return FINISHED
     record.finished(trainer, split, task.measured, checkpoints.best_step, checkpoints.best)
-    return 0
+    return FINISHED
 
 
 def tell_start(settings: TrainerSettings, folder: Path, data: DataModule, limits: Budget) -> None:
@@ -207,6 +210,7 @@ def _record(
             folder / "summary.json",
             parameters=count_parameters(sketch),
             flops_per_token=flops,
+            total_steps=limits.max_steps if limits.max_steps < ENDLESS else None,
             monitor={"name": f"validation/{objective.monitor[0]}", "mode": objective.monitor[1]},
             **({"signatures": objective.signatures()} if objective.signatures() else {}),
         ),

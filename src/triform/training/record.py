@@ -105,6 +105,7 @@ class Record(Callback):
         self.steps_per_epoch, self.flops_per_token, self.ceiling = steps_per_epoch, flops_per_token, ceiling
 
         if summary is not None:
+            summary.values.pop("where", None)  # of an error before
             summary.update(status="running", error=None)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -167,6 +168,15 @@ class Record(Callback):
             self.summary.update(status="preempted")
             folder = self.summary.path.parent
             print(f"stopped at step {step}; go on with: triform resume {folder}")
+
+    def pruned(self, step: int, best_step: int | None, best: Mapping[str, float]) -> None:
+        """The sweep that the run belongs to ended it when `step` optimizer steps were done."""
+        if self.summary is not None:
+            self.summary.update(
+                status="pruned",
+                best={"step": best_step} | {f"validation/{name}": value for name, value in best.items()},
+            )
+            print(f"pruned at step {step}")
 
     def finished(
         self,

@@ -16,6 +16,14 @@ class Preempted(Exception):
     """A signal asked to stop. Raised at a step's end, with a checkpoint, or outside training, where none is due."""
 
 
+PRUNE = ".prune"
+"""File in a run's folder that asks for its end after the next validation; a sweep writes it."""
+
+
+class Pruned(Exception):
+    """The run has been told that it is not worth going on. Raised after a validation, with a checkpoint."""
+
+
 class Preemption(Callback):
     """SIGTERM, SIGUSR1 and Ctrl-C ask for a checkpoint at the next optimizer step; a second Ctrl-C ends at once.
 
