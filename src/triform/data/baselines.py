@@ -7,8 +7,9 @@ import numpy as np
 
 from triform.data.prepare import Split
 
-CHUNK = 1 << 22  # bytes counted at a time
-READ = 1 << 26  # bytes of a split that are read at most, from its beginning: a baseline must not take longer than a run
+ORDERS = 3  # bytes alone, after one byte, after two
+CHUNK = 1 << 19  # bytes counted at a time
+READ = 1 << 24  # bytes of a split that are read at most, from its beginning: a baseline must not take longer than a run
 
 
 def text_baselines(train: Split, validation: Split) -> dict[str, float]:
@@ -20,21 +21,38 @@ def text_baselines(train: Split, validation: Split) -> dict[str, float]:
     split only the first `READ` bytes are read.
     """
     text, held_out = train.utf8["text"].flat[:READ], validation.utf8["text"].flat[:READ]
-    counts = [_counts(text, order) for order in range(3)]
-    chances = np.full(len(held_out), 1 / 256)
-    found = {"uniform": 8.0}
-    for order, count in enumerate(counts):
-        total = count.reshape(-1, 256).sum(axis=1)
-        kinds = (count.reshape(-1, 256) > 0).sum(axis=1)
-        codes = _codes(held_out, order)
+    models = [_Counted(text, order) for order in range(ORDERS)]
+    bits = np.zeros(ORDERS)
+    for start in range(0, len(held_out), CHUNK):
+        before = max(start - ORDERS + 1, 0)
+        chunk = held_out[before : start + CHUNK]
+        chances = np.full(len(chunk), 1 / 256)
+        for order, model in enumerate(models):
+            chances[order:] = model.chances(chunk, chances[order:])
+            bits[order] -= np.log2(chances[start - before :]).sum()
+    unigram, _, trigram = (bits / len(held_out)).tolist()
+    return {"uniform": 8.0, "unigram": unigram, "trigram": trigram}
+
+
+class _Counted:
+    """How often each byte follows each context of `order` bytes in a text."""
+
+    def __init__(self, text: np.ndarray, order: int) -> None:
+        self.order = order
+        self.counts = np.zeros(256 ** (order + 1), dtype=np.uint32)  # of `READ` bytes at most
+        for start in range(0, len(text), CHUNK):
+            codes, times = np.unique(_codes(text[start : start + CHUNK + order], order), return_counts=True)
+            self.counts[codes] += times.astype(np.uint32)
+        by_context = self.counts.reshape(-1, 256)
+        self.total, self.kinds = by_context.sum(axis=1), (by_context > 0).sum(axis=1)
+
+    def chances(self, text: np.ndarray, shorter: np.ndarray) -> np.ndarray:
+        """Of each byte that has a context, given its chances with a shorter one."""
+        codes = _codes(text, self.order)
         contexts = codes // 256
-        shorter = chances[order:]
-        seen = np.maximum(total[contexts] + kinds[contexts], 1)
-        longer = (count[codes] + kinds[contexts] * shorter) / seen
-        chances[order:] = np.where(total[contexts] > 0, longer, shorter)
-        if order != 1:
-            found["unigram" if order == 0 else "trigram"] = float(-np.log2(chances).mean())
-    return found
+        seen = np.maximum(self.total[contexts] + self.kinds[contexts], 1)
+        longer = (self.counts[codes] + self.kinds[contexts] * shorter) / seen
+        return np.where(self.total[contexts] > 0, longer, shorter)
 
 
 def _codes(text: np.ndarray, order: int) -> np.ndarray:
@@ -43,13 +61,6 @@ def _codes(text: np.ndarray, order: int) -> np.ndarray:
     for i in range(order + 1):
         codes = codes * 256 + text[i : i + len(codes)]
     return codes
-
-
-def _counts(text: np.ndarray, order: int) -> np.ndarray:
-    counts = np.zeros(256 ** (order + 1), dtype=np.int64)
-    for start in range(0, len(text), CHUNK):
-        counts += np.bincount(_codes(text[start : start + CHUNK + order], order), minlength=len(counts))
-    return counts
 
 
 def label_baselines(train: Split, validation: Split) -> dict[str, float]:
