@@ -154,3 +154,19 @@ def test_low_rank_adaptation_learns_beside_the_weights_and_is_merged(
     theirs = LlamaForCausalLM.from_pretrained(tmp_path / "merged").eval()
     with torch.no_grad():
         torch.testing.assert_close(theirs(ids).logits[..., :263], ours(ids).logits, rtol=0, atol=1e-5)
+
+
+def test_the_rows_of_sentinels_are_left_out_where_a_task_has_none(
+    text: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    own = ("data=text", f"data.train_files={text}", "tokenizer=char", "model=decoder", "task=span_corruption")
+    before = run(tmp_path / "a", *own, "task.n_sentinels=9", "model.n_layers=1", "model.d_model=24", "model.n_heads=3")
+    start = ("model=from_pretrained", f"model.path={before}", "data=text", f"data.train_files={text}", "task=causal_lm")
+    capfd.readouterr()
+    after = run(tmp_path / "b", *start, "optimizer.lr=0.0", "optimizer.weight_decay=0.0")
+    said = capfd.readouterr().err
+    assert "without their last rows, for marks that this task has not: embedding.table.weight" in said
+    (old, _), (new, tokenizer) = triform.load(before), triform.load(after)
+    rows = old.embedding.table.weight
+    assert len(rows) == tokenizer.vocab_size + 9
+    assert new.embedding.table.weight.equal(rows[:-9])

@@ -75,7 +75,8 @@ def fill(model: nn.Module, path: str, trust: Sequence[str] = (), say: bool = Tru
     """Give a model that has just been initialised the weights of a folder or run, as far as they are of the same parts.
 
     A head that the folder has not stays random, one that the model has not is left out, and both are said. A
-    larger vocabulary keeps the old rows and begins the new ones random.
+    larger vocabulary keeps the old rows and begins the new ones random. Rows that a run had behind its vocabulary, for
+    marks of its task such as sentinels, are left out where this task has none.
 
     Args:
         say: on standard error; of all ranks one.
@@ -86,7 +87,8 @@ def fill(model: nn.Module, path: str, trust: Sequence[str] = (), say: bool = Tru
     weights = {name.replace("head.language_model.", "head.", 1): value for name, value in _weights(path, trust).items()}
     adapted = tuple(name for name, module in model.named_modules() if isinstance(module, LowRank))
     own = dict(model.named_parameters())
-    new, grown, taken = [], [], 0
+    new, grown, cut, taken = [], [], [], 0
+    from_run = run_of(path) is not None
     with torch.no_grad():
         for name, value in own.items():
             given = weights.pop(name, None)
@@ -97,6 +99,10 @@ def fill(model: nn.Module, path: str, trust: Sequence[str] = (), say: bool = Tru
                 value[: len(given)] = given.to(value)
                 taken += 1
                 grown.append(name)
+            elif given is not None and from_run and _is_grown(name, value, given):
+                value.copy_(given[: len(value)])
+                taken += 1
+                cut.append(name)
             elif name.startswith("head."):
                 new.append(name)
             elif adapted and name.startswith(adapted):
@@ -114,15 +120,17 @@ def fill(model: nn.Module, path: str, trust: Sequence[str] = (), say: bool = Tru
         )
     if say:
         beside = f"; beside {len(adapted)} projections low-rank ones, which are learned" if adapted else ""
-        print(_told(path, taken, new, grown, list(weights)) + beside, file=sys.stderr)
+        print(_told(path, taken, new, grown, cut, list(weights)) + beside, file=sys.stderr)
 
 
-def _told(path: str, n: int, new: list[str], grown: list[str], left: list[str]) -> str:
+def _told(path: str, n: int, new: list[str], grown: list[str], cut: list[str], left: list[str]) -> str:
     text = f"{n} tensors from {path}"
     if new:
         text += f"; new and random: {', '.join(new)}"
     if grown:
         text += f"; with new rows at the end, which are random: {', '.join(grown)}"
+    if cut:
+        text += f"; without their last rows, for marks that this task has not: {', '.join(cut)}"
     if left:
         text += f"; left out, as the task has another head: {', '.join(left)}"
     return text
