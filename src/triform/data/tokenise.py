@@ -18,7 +18,7 @@ PIECE = 1 << 14
 BATCH = 1 << 16
 """Bytes in a batch, per core but for `CORES` at least: the tokens of 1 MB take 80 MB while they are made."""
 CORES = 4
-SAMPLE = 1 << 25
+SAMPLE = 1 << 24
 """Bytes that a tokenizer is trained on where there are more, evenly spread over the training text: counting the words
 of 1 GB takes that much memory, too, and gives the same tokens but for the rarest."""
 
