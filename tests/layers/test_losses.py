@@ -112,3 +112,17 @@ def test_refuses_a_share_of_one() -> None:
 def test_refusals(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=f"CrossEntropy: {message}"):
         CrossEntropy(**{"label_smoothing": 0.0} | arguments)
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_pieces_add_up_and_have_one_gradient(smoothing: str) -> None:
+    """So the head may take a loss piece by piece, and a batch may be cut."""
+    loss = CrossEntropy(0.2, smoothing, pad_id=4, z_loss=0.01)
+    logits, labels = torch.randn(7, 5, dtype=torch.float64), torch.tensor([1, -100, 3, 2, -100, 0, 2])
+    whole, cut = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    total = loss(whole, labels)
+    parts = sum(loss(h, y) for h, y in zip(cut.split(3), labels.split(3), strict=True))
+    torch.testing.assert_close(total, parts)
+    total.backward()
+    parts.backward()
+    torch.testing.assert_close(whole.grad, cut.grad)

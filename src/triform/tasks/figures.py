@@ -28,6 +28,7 @@ class Figures:
             count.to(device).reset()
         for vector in self._vectors.values():
             vector.to(device).reset()
+            vector.update(torch.zeros_like(vector.total))  # nothing was written: 0, which is no mistake
 
     def add(self, model: Model, batch: Batch, final: bool = False) -> None:
         """Measure a batch, without waiting for the device unless the model writes.
@@ -62,13 +63,13 @@ class VectorSum(Metric):
     """Sums of `size` numbers over batches and ranks, in float64."""
 
     full_state_update = False
+    total: Any
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.add_state("total", default=torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, values: Tensor) -> None:
-        self.total: Any
         self.total = self.total + values.to(self.total.device).double()
 
     def compute(self) -> Tensor:
