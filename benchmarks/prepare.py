@@ -65,7 +65,8 @@ def main(megabytes: int, rounds: int) -> None:
         path = folder / "large.txt"
         with path.open("wb") as file:
             for start in range(0, megabytes * 10**6, len(code)):
-                file.write(code[: megabytes * 10**6 - start])
+                part = code[: megabytes * 10**6 - start]
+                file.write(part.decode(errors="ignore").encode())  # whole characters
         del code
         python_files.cache_clear()
         time.sleep(RACY)

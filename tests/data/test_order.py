@@ -66,6 +66,7 @@ class TestOrder:
             before, read = read, read + int(sizes[order.batch(step)[1]].sum())
             assert order.steps_for_tokens(before + 1) == step + 1
             assert order.steps_for_tokens(read) == step + 1
+            assert order.tokens_in(step + 1) == read
 
 
 def test_batch_size_keeps_the_short_last_batch() -> None:

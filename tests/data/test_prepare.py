@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -280,3 +281,19 @@ def test_a_source_without_validation_says_how_much_to_hold_out(tmp_path: Path) -
     )
     with pytest.raises(ValueError, match=r"load gives no split validation, and there is no validation_fraction"):
         prepare(whole, Char(), tmp_path, progress=False)
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("some text")
+    source, read = TextFiles(str(path), None, None, 0.5, "utf-8", None), module._read
+
+    def read_and_change(*arguments: Any) -> Any:
+        found = read(*arguments)
+        path.write_text("some more text")
+        return found
+
+    monkeypatch.setattr(module, "_read", read_and_change)
+    with pytest.raises(ValueError, match=r"a\.txt has changed while it was read; start again"):
+        prepare(source, Byte(), tmp_path / "cache", progress=False)
+    assert folders(tmp_path / "cache") == []

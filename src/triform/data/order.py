@@ -119,6 +119,12 @@ class Order:
         read = np.cumsum([self.lengths[batch].sum() for batch in self._batches(epochs)])
         return epochs * self.steps_per_epoch + int(np.searchsorted(read, rest)) + 1
 
+    def tokens_in(self, n_steps: int) -> int:
+        """Tokens that the first `n_steps` optimizer steps read, padding not counted."""
+        epochs, rest = divmod(n_steps, self.steps_per_epoch)
+        last = sum(int(self.lengths[self.batch(epochs * self.steps_per_epoch + i)[1]].sum()) for i in range(rest))
+        return epochs * int(self.lengths.sum()) + last
+
     def _batches(self, epoch: int) -> list[np.ndarray]:
         if self._memory[0] != epoch:
             self._memory = (epoch, self._batches_of(epoch))

@@ -244,18 +244,19 @@ def prepare(source: Source, recipe: Recipe, cache_dir: Path, progress: bool) -> 
         progress: show on a terminal what is being done, how far it is and how long it will take.
 
     Raises:
-        ValueError: `source` has a fault, a split is empty, a held-out label does not occur in training, or
-            `cache_dir` cannot be written.
+        ValueError: `source` has a fault or changes while it is read, a split is empty, a held-out label does not occur
+            in training, or `cache_dir` cannot be written.
     """
     source.check()
+    with contextlib.suppress(OSError):  # which is said where it has to be written to
+        cache_dir.mkdir(parents=True, exist_ok=True)
     made_from = origin(source, recipe, cache_dir)
     folder = cache_dir / made_from.key
     if not folder.is_dir():
         _check_writable(cache_dir)
         with FileLock(cache_dir / f"{folder.name}.lock"):
             if not folder.is_dir():
-                _make(source, recipe, folder, progress)
-        made_from = origin(source, recipe, cache_dir)  # there is a folder to remember it in now
+                _make(source, recipe, folder, made_from, progress)
     return Prepared.open(folder, made_from)
 
 
@@ -277,7 +278,7 @@ def _check_writable(cache_dir: Path) -> None:
         ) from None
 
 
-def _make(source: Source, recipe: Recipe, folder: Path, progress: bool) -> None:
+def _make(source: Source, recipe: Recipe, folder: Path, made_from: Origin, progress: bool) -> None:
     for leftover in folder.parent.glob(f"{folder.name}.*.tmp"):  # of a process that was killed
         shutil.rmtree(leftover, ignore_errors=True)
     temporary = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.tmp")
@@ -285,6 +286,8 @@ def _make(source: Source, recipe: Recipe, folder: Path, progress: bool) -> None:
     try:
         with _progress(progress) as step:
             splits, labels = _read(source, temporary, step)
+            if changes := made_from.changes(origin(source, recipe, folder.parent)):
+                raise ValueError(f"prepare: {changes[0]} has changed while it was read; start again")
             n_bytes = {
                 split: sum(path.stat().st_size for path in temporary.glob(f"{split}.*.utf8")) for split in splits
             }

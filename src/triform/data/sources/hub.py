@@ -118,21 +118,15 @@ class Hub:
     def _read(self, key: str, split: str) -> Iterator[TableRow]:
         import datasets
 
-        place = self.path if split in self.path else f"{self.path} ({split})"
         path = self.path if self.folder is None else str(self.folder)
         try:
             read = datasets.load_dataset(path, self.config, split=split, revision=self.revision, streaming=True)
             names = {name: (self.columns or {}).get(name, name) for name in self.reader.columns}
             features = getattr(read, "features", None)
             for i, row in enumerate(read, 1):
-                at = Place(place, "row", i)
-                yield (
-                    at,
-                    [
-                        _named(_cell(row, column, name, at), (features or {}).get(column))
-                        for name, column in names.items()
-                    ],
-                )
+                at = Place(f"{self.path} ({split})", "row", i)
+                cells = {column: _cell(row, column, name, at) for name, column in names.items()}
+                yield at, [_named(cell, (features or {}).get(column)) for column, cell in cells.items()]
         except (_WrongRow, MemoryError):
             raise
         except Exception as error:  # the library raises whatever its readers do
