@@ -7,6 +7,7 @@ from hydra.utils import instantiate
 
 from tests.models.composed import FAMILIES, build, settings
 from triform.layers.embedding import TokenEmbedding
+from triform.layers.masks import AttentionMask
 from triform.models.cost import count_parameters, flops_per_token
 from triform.models.heads import ClassificationHead, Transform
 
@@ -65,6 +66,19 @@ def test_flops_by_hand() -> None:
     windowed = on_meta("decoder", "model/attention=sliding_window", "model.attention.window=3")
     seen = 1 + 2 + 3 * (t - 2)
     assert flops_per_token(windowed, t) == 6 * (2 * layer + V * D) + 3 * 4 * D * 2 * seen / t
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 1, 2, 5, 6, 9])
+def test_pairs_are_those_of_the_mask(causal: bool, window: int | None) -> None:
+    t = 6
+    seen = AttentionMask(causal=causal, window=window).dense(t, t, torch.device("cpu"))
+    windowed = [] if window is None else ["model/attention=sliding_window", f"model.attention.window={window}"]
+    model = on_meta("decoder" if causal else "encoder", *windowed)
+    weights = sum(w.weight.numel() for w in model.stack.modules() if isinstance(w, torch.nn.Linear))
+    of_pairs = flops_per_token(model, t) * t / 3 - 2 * weights * t - model.embedding.flops(t) - model.head.flops(t)
+    n_pairs = t * t if seen is None else int(seen.sum())
+    assert of_pairs == pytest.approx(4 * D * 2 * n_pairs)
 
 
 def test_flops_of_an_encoder_decoder_are_the_mean_over_both_sides() -> None:

@@ -54,5 +54,6 @@ def _stack_flops(stack: Stack, seq_len: int) -> int:
 
 def _visible_pairs(causal: bool, window: int | None, seq_len: int) -> int:
     reach = AttentionMask(causal=causal, window=window).reach
-    one_side = sum(min(i, seq_len if reach is None else reach) for i in range(seq_len))
+    far = seq_len - 1 if reach is None else min(reach, seq_len - 1)
+    one_side = far * (far + 1) // 2 + (seq_len - 1 - far) * far
     return seq_len + one_side if causal else seq_len + 2 * one_side
