@@ -69,6 +69,18 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         BadInput: in one line: what is wrong, its config key, what to do.
     """
+    check_content(config)
+    devices(config)
+    check_writable(Path(config["paths"]["outputs"]), "paths.outputs")
+    check_writable(Path(config["paths"]["cache"]), "paths.cache")
+
+
+def check_content(config: Mapping[str, Any]) -> None:
+    """Refuse what is wrong on any machine.
+
+    Raises:
+        BadInput: see `check`.
+    """
     check_keys(config)
     check_trust(config["trust"])
     check_targets({key: value for key, value in config.items() if key != "trust"}, config["trust"])
@@ -78,9 +90,6 @@ def check(config: Mapping[str, Any]) -> None:
     for key, node in targets(config):
         check_arguments(node, key, config["trust"])
     check_relations(config)
-    devices(config)
-    check_writable(Path(config["paths"]["outputs"]), "paths.outputs")
-    check_writable(Path(config["paths"]["cache"]), "paths.cache")
 
 
 @cache
