@@ -118,6 +118,9 @@ class MixtureOfExperts(nn.Module):
         of = chosen.flatten()
         counts = of.new_zeros(len(self.experts)).scatter_add(0, of, torch.ones_like(of)).tolist()
         if torch.compiler.is_compiling():
+            # As a symbol of its own the last would hide that they sum to a known number, and inductor would allocate
+            # what joins the experts' outputs before it has read all of its size.
+            counts[-1] = len(of) - sum(counts[:-1])
             for count in counts:
                 torch._check(count >= 0)
         return counts
