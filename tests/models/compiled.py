@@ -39,7 +39,12 @@ COMBINED = {
         "model.attention.first=1",
     ),
     "windowed sinks": ("model/attention=sinks", "model.attention.window=3", "model.n_kv_heads=2"),
-    "idle experts": ("model/feed_forward=mixture", "model.feed_forward.n_experts=12", "model.feed_forward.top_k=1"),
+    "idle experts": (
+        "model/feed_forward=mixture",
+        "model.feed_forward.n_experts=12",
+        "model.feed_forward.top_k=1",
+        "model.n_layers=1",
+    ),
     "dropout": ("model.dropout=0.1", "model.attention.weights_dropout=0.1", "model.n_layers=1"),
 }
 CASES = WALKED | COMBINED
