@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.composed import FAMILIES, VOCAB_SIZE, build, ids, read
 from torch import Tensor, nn
 
+from tests.models.composed import FAMILIES, VOCAB_SIZE, build, ids, read
 from triform.analysis.anatomy import Memory, memory, mib, micro_batch, optimizer_bytes, tree
 from triform.run.build import build as build_part
 from triform.run.compose import compose

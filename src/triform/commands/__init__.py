@@ -13,6 +13,7 @@ COMMANDS = {
     "evaluate": "measure a trained model on a split of its data",
     "generate": "let a trained model write",
     "export": "write a trained model as transformers reads it",
+    "compare": "several runs or a sweep: table, curves, one page",
     "inspect": "the modules of a model, its size, and what training it takes",
     "explain": "where a key's value is from, and what else there is",
     "help": "this page; the keys of a group: triform help trainer",

@@ -1,0 +1,103 @@
+"""Runs compared with each other: a table, curves, a page. Imports nothing that takes time until it is asked to."""
+
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from triform.analysis.compare.comparison import Comparison
+
+
+@dataclass(frozen=True)
+class Report:
+    """A comparison and the files that tell of it, `page` for people."""
+
+    comparison: "Comparison"
+    folder: Path
+    page: Path
+    files: tuple[Path, ...]
+
+
+def report(
+    places: Sequence[str | Path],
+    out: Path | None = None,
+    metric: str | None = None,
+    mode: str | None = None,
+    baseline: str | None = None,
+) -> Report:
+    """Compare runs and write report.html, report.md, table.csv, table.tex and plots/*.png.
+
+    Needs neither torch nor a network, and changes nothing in the runs' folders.
+
+    Args:
+        places: run folders, folders of them (a sweep, say), or patterns.
+        out: where to; None: the one folder of runs in `places`, else `compare/<date>_<time>_<id>` where runs go.
+        metric: figure to judge by; None: what picked the runs' best checkpoints.
+        mode: "min" or "max", where less or more of it is better; None: as the runs or its name say.
+        baseline: label, folder or KEY=VALUE of the variant that others are compared with; None: the first.
+
+    Raises:
+        BadInput: no run is there, none has logged the figure, no variant is the baseline, or `out` cannot be
+            written to.
+    """
+    from triform.analysis.compare.charts import charts
+    from triform.analysis.compare.columns import as_csv, as_latex
+    from triform.analysis.compare.comparison import compared
+    from triform.analysis.compare.document import document
+    from triform.analysis.compare.gather import gather, only_folder
+    from triform.analysis.compare.page import page
+    from triform.analysis.compare.pictures import draw, draw_importance
+    from triform.analysis.compare.variants import short
+    from triform.run.errors import BadInput
+    from triform.run.folder import write_whole
+
+    jobs = gather(places)
+    found = compared(jobs, metric, mode, baseline)
+    folder = Path(out).expanduser() if out is not None else only_folder(places) or _new_folder(jobs)
+    drawn = charts(found)
+    plots = folder / "plots"
+    pictures = {f"{_slug(name)}.png": list(by.values()) for name, by in drawn.curves.items()}
+    if drawn.fronts:
+        pictures["front.png"] = list(drawn.fronts)
+    if drawn.slices:
+        pictures["slices.png"] = list(drawn.slices)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        written = []
+        for name, panels in pictures.items():
+            draw(panels, plots / name)
+            written.append(plots / name)
+        if found.importance is not None and found.importance.shares:
+            names = short(found.varied)
+            draw_importance(found.importance, [names[key] for key in found.importance.shares], plots / "importance.png")
+            written.append(plots / "importance.png")
+        texts = {
+            "table.csv": as_csv(found),
+            "table.tex": as_latex(found),
+            "report.md": document(found, [picture.relative_to(folder) for picture in written]),
+            "report.html": page(found, drawn),
+        }
+        for name, text in texts.items():
+            write_whole(folder / name, text)
+    except OSError as error:
+        raise BadInput(f"--out {folder}: cannot write the report there: {error.strerror or error}") from error
+    return Report(found, folder, folder / "report.html", (*(folder / name for name in texts), *written))
+
+
+def _new_folder(jobs: Sequence[object]) -> Path:
+    outputs = Path("outputs")
+    for job in jobs:
+        run = getattr(job, "run", None)
+        kept = Path(str(run.config.get("paths", {}).get("outputs", ""))) if run is not None else Path()
+        if kept.is_absolute() and kept.is_dir():
+            outputs = kept
+            break
+    return outputs / "compare" / (time.strftime("%Y-%m-%d_%H-%M-%S_") + secrets.token_hex(2))
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w]+", "_", name)

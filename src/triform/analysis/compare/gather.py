@@ -1,0 +1,136 @@
+"""Which runs are compared: run folders, folders of them, sweeps and patterns, as they are on disk."""
+
+import glob
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triform.analysis.runs import Run, read_run
+from triform.run.errors import BadInput, nearest
+from triform.run.folder import RunFolder, read_overrides
+
+MANIFEST = "manifest.json"
+ENDS = ("finished", "failed", "preempted", "pruned")
+"""What a summary says of a run that goes on no more. A sweep's manifest knows better of any other: a run that was
+killed says `running` for ever."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, or a sweep's job that has not begun.
+
+    Attributes:
+        overrides: what was typed for it, without the program's name.
+        status: `finished`, `running`, `failed`, `preempted`, `pruned`, `waiting` or `unknown`.
+        run: None: it has not begun.
+    """
+
+    folder: Path
+    overrides: tuple[str, ...]
+    status: str
+    error: str | None
+    run: Run | None
+
+    @property
+    def name(self) -> str:
+        """The last two parts of its folder's path."""
+        return "/".join(self.folder.parts[-2:])
+
+    @property
+    def seed(self) -> Any:
+        """What pairs it with a run of another variant."""
+        return None if self.run is None else self.run.config.get("seed")
+
+
+def gather(places: Sequence[str | Path]) -> list[Job]:
+    """The runs in `places`, each once, a sweep's jobs by their numbers.
+
+    Args:
+        places: run folders, folders of run folders (or of folders of them), or patterns of either with `*`, `?`, `[]`.
+
+    Raises:
+        BadInput: one of them does not exist or holds no run, or nothing was named.
+    """
+    if not places:
+        raise BadInput("compare: no folder was named; give runs, a sweep's folder or a pattern of them")
+    jobs: dict[Path, Job] = {}
+    for place in places:
+        for folder in _expanded(place):
+            for job in _jobs(folder):
+                jobs.setdefault(job.folder, job)
+    return list(jobs.values())
+
+
+def only_folder(places: Sequence[str | Path]) -> Path | None:
+    """The one folder of run folders (a sweep, say) that `places` name; None: a run, or several places."""
+    if len(places) != 1:
+        return None
+    folders = _expanded(places[0])
+    return folders[0] if len(folders) == 1 and not _is_run(folders[0]) else None
+
+
+def _expanded(place: str | Path) -> list[Path]:
+    path = Path(place).expanduser()
+    if path.is_dir():
+        return [path.resolve()]
+    found = sorted(Path(match) for match in glob.glob(str(path)))
+    folders = [match.resolve() for match in found if match.is_dir()]
+    if folders:
+        return sorted(folders, key=_by_number)
+    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    raise BadInput(f"{place}: no such folder{nearest(path.name, siblings)}; give runs, a sweep's folder or a pattern")
+
+
+def _jobs(folder: Path) -> list[Job]:
+    if _is_run(folder):
+        return [_job(folder, _manifest(folder.parent).get(folder.name, {}))]
+    listed = _manifest(folder)
+    names = {entry.parent for entry in folder.glob("*/config.yaml")} | {folder / name for name in listed}
+    if not names:  # outputs/sweeps: a folder of sweeps
+        parents = {entry.parent.parent for entry in folder.glob("*/*/config.yaml")}
+        if not parents:
+            raise BadInput(f"{folder} holds no run: no config.yaml is in it or below; give runs or a sweep's folder")
+        return [job for parent in sorted(parents, key=_by_number) for job in _jobs(parent)]
+    return [_job(path, listed.get(path.name, {})) for path in sorted(names, key=_by_number)]
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file()
+
+
+def _by_number(path: Path) -> tuple[bool, int, str]:
+    return (not path.name.isdigit(), int(path.name) if path.name.isdigit() else 0, str(path))
+
+
+def _job(folder: Path, listed: Mapping[str, Any]) -> Job:
+    run = read_run(folder) if _is_run(folder) else None
+    status = run.status if run is not None else "waiting"
+    error = run.summary.get("error") if run is not None else None
+    if status not in ENDS:
+        status = str(listed.get("status") or status)
+    return Job(folder, _typed(folder, run, listed), status, _text(error or listed.get("error")), run)
+
+
+def _typed(folder: Path, run: Run | None, listed: Mapping[str, Any]) -> tuple[str, ...]:
+    if run is not None:
+        try:
+            return tuple(read_overrides(RunFolder(folder)))
+        except BadInput:  # what was typed only names things: the config says what they are
+            pass
+    words = listed.get("overrides")
+    return tuple(str(word) for word in words) if isinstance(words, list) else ()
+
+
+def _text(error: Any) -> str | None:
+    return None if error is None else " ".join(str(error).split())
+
+
+def _manifest(folder: Path) -> dict[str, dict[str, Any]]:
+    """A sweep's jobs by number; empty where there is no manifest, or none that can be read."""
+    try:
+        jobs = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["jobs"]
+        return {str(job["number"]): dict(job) for job in jobs}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
