@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 import triform
+from tests.models.composed import settings
 from triform.run.build import OURS, build, locate
 
 
@@ -144,3 +145,41 @@ def test_a_trusted_package_is_built(tmp_path_factory: pytest.TempPathFactory, mo
 def test_the_nearest_name_is_given() -> None:
     with pytest.raises(ValueError, match=r"has no Linaer \(did you mean 'Linear'\?\)"):
         locate("torch.nn.Linaer")
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides", "message"),
+    [
+        (
+            "decoder",
+            ["model/attention=alternate", "model.attention.local.window=0"],
+            r"Attention: window=0 .* set model\.attention\.local\.window to",
+        ),
+        (
+            "encoder_decoder",
+            ["model/attention@model.encoder.attention=sliding_window", "model.encoder.attention.window=-2"],
+            r"Attention: window=-2 .* set model\.encoder\.attention\.window to",
+        ),
+        (
+            "encoder_decoder",
+            ["model/attention@model.decoder.cross_attention=multi_head", "model.decoder.cross_attention.softcap=0"],
+            r"Attention: softcap=0 .* set model\.decoder\.cross_attention\.softcap above",
+        ),
+        (
+            "encoder_decoder",
+            ["model/norm@model.encoder.norm=rms", "model.encoder.norm.cast=x"],
+            r"RMSNorm: cast='x' .* set model\.encoder\.norm\.cast to",
+        ),
+        (
+            "decoder",
+            ["model/feed_forward=mixture", "model.feed_forward.expert.dropout=2"],
+            r"dropout=2 .* set model\.feed_forward\.expert\.dropout to",
+        ),
+        ("decoder", ["model.attention.window=0"], r"set model\.attention\.window to"),
+        ("encoder_decoder", ["model.encoder.n_heads=5"], r"set model\.encoder\.n_heads to .* or set model\.head_dim"),
+        ("encoder_decoder", ["model.n_heads=5"], r"set model\.n_heads to"),
+    ],
+)
+def test_a_refusal_names_the_key_where_the_part_stands(family: str, overrides: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(settings(family, *overrides), key="model")(vocab_size=11)

@@ -1,6 +1,8 @@
 """Encoder-decoder Transformer."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -103,8 +105,10 @@ class EncoderDecoder(nn.Module):
             vocab_size, d_model, scaled=scale_embedding, n_tokens=n_tokens, n_token_types=n_token_types
         )
         depths = encoder_has["n_layers"], decoder_has["n_layers"]
-        self.encoder = Stack(causal=False, d_model=d_model, read_by=depths[1], **encoder_has)
-        self.decoder = Stack(causal=True, d_model=d_model, reads=depths[0], **decoder_has)
+        with _told_where("encoder", encoder):
+            self.encoder = Stack(causal=False, d_model=d_model, read_by=depths[1], **encoder_has)
+        with _told_where("decoder", decoder):
+            self.decoder = Stack(causal=True, d_model=d_model, reads=depths[0], **decoder_has)
         self.head = head(self.embedding)
         self.scheme = init
         init.parametrise(self)
@@ -189,6 +193,20 @@ def spelled_out(settings: Mapping[str, Any]) -> dict[str, Any]:
         full = attention.get("full", attention)
         spelled["decoder"]["cross_attention"] = full | {"window": None} if "window" in full else full
     return spelled
+
+
+@contextmanager
+def _told_where(stack: str, own: Mapping[str, Any]) -> Iterator[None]:
+    """A refusal of a size that a stack has of its own names that one's key."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        for name in (name for name, value in own.items() if value is not None):
+            text = re.sub(rf"\bmodel\.{name}\b(?=[\s;,:]|$)", f"model.{stack}.{name}", text)
+        if text == str(error):
+            raise
+        raise ValueError(text) from error
 
 
 def _of_stack(stack: str, shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

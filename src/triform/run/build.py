@@ -9,6 +9,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -123,7 +124,8 @@ def _allowed(found: Any, target: str, trust: Sequence[str]) -> bool:
     if not isinstance(found, type):
         return False
     if _inside(target, OURS):
-        return f"{module}.{found.__qualname__}" == target
+        package, _, name = target.rpartition(".")  # the class's own module, or a package that it is shown in
+        return found.__qualname__ == name and _inside(module, (package,))
     package, base = next(kind for name, kind in LIBRARIES.items() if _inside(target, (name,)))
     return issubclass(found, getattr(importlib.import_module(package), base))
 
@@ -156,5 +158,42 @@ def _build(config: Any, trust: Sequence[str], key: str) -> Any:
     function = locate(config["_target_"], trust, key)
     positional = _build(config.get("_args_", []), trust, f"{key}._args_")
     if config.get("_partial_", False):
-        return partial(function, *positional, **arguments)
-    return function(*positional, **arguments)
+        factory = Factory(function, *positional, **arguments)
+        factory.key = key
+        return factory
+    with _told_where(key):
+        return function(*positional, **arguments)
+
+
+class Factory(partial):
+    """A partial that knows where in the config it is from, and says so of a value that it refuses."""
+
+    key = ""
+
+    def __call__(self, /, *args: Any, **keywords: Any) -> Any:
+        with _told_where(self.key):
+            return super().__call__(*args, **keywords)
+
+
+_USUAL = {
+    "cross_attention": "attention",
+    "local": "attention",
+    "full": "attention",
+    "qk_norm": "norm",
+    "embedding_norm": "norm",
+    "expert": "feed_forward",
+}
+"""Places of a part within a model -> the group that its class believes to be in."""
+
+
+@contextmanager
+def _told_where(key: str) -> Iterator[None]:
+    """A part names keys where it usually stands (model.attention.window); where it is, they may be others."""
+    try:
+        yield
+    except ValueError as error:
+        section, _, place = key.rpartition(".")
+        usual = f"model.{_USUAL.get(place, place)}"
+        if not section or key == usual or usual not in str(error):
+            raise
+        raise ValueError(re.sub(rf"{re.escape(usual)}(?=[.\s;,:]|$)", key, str(error))) from error
