@@ -1,11 +1,14 @@
 """Run folders made by the product's own writers, without training."""
 
+import copy
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from triform.analysis.report import as_text
 from triform.run.compose import compose
@@ -18,15 +21,28 @@ COLUMNS = [*(f"train/{name}" for name in TRAIN), "validation/loss", "validation/
 SHAPE = ["logger=csv", "model.d_model=24", "model.n_heads=3", "model.d_ff=36"]
 
 
-def composed(outputs: Path, *overrides: str) -> dict[str, Any]:
-    return settled(compose([*SHAPE, f"paths.outputs={outputs}", *overrides]))
+@functools.cache
+def composed(*overrides: str) -> dict[str, Any]:
+    return settled(compose([*SHAPE, *overrides]))
+
+
+def config_of(outputs: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """The config that these give; composed once for each choice of options, which takes long."""
+    choices = [word for word in overrides if "/" in word.partition("=")[0] or word.startswith("model=")]
+    config = copy.deepcopy(composed(*choices))
+    config["paths"] |= {"outputs": str(outputs), "cache": str(outputs / ".cache")}
+    for word in overrides:
+        key, _, value = word.partition("=")
+        *path, last = key.split(".")
+        if word not in choices:
+            functools.reduce(lambda node, part: node[part], path, config)[last] = yaml.safe_load(value)
+    return config
 
 
 def make_run(
     folder: Path,
     loss: float,
     *overrides: str,
-    config: Mapping[str, Any] | None = None,
     status: str = "finished",
     error: str | None = None,
     parameters: int = 1000,
@@ -38,7 +54,7 @@ def make_run(
 
     Its accuracy is exp(-loss); on test data both losses are 0.5 higher.
     """
-    run = create(folder.parent, config or composed(folder.parent.parent, *overrides), overrides, folder.name)
+    run = create(folder.parent, config_of(folder.parent.parent, overrides), overrides, folder.name)
     flops = 6.0 * parameters
     summary = Summary(
         run.summary,

@@ -22,14 +22,14 @@ def ticks(low: float, high: float, log: bool, wanted: int = 5) -> list[float]:
     if log:
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
         if last - first >= 3:
-            step = math.ceil((last - first) / (wanted + 1))
-            return [found for n in range(first, last + 1, step) if low <= (found := 10.0**n) <= high]
+            apart = math.ceil((last - first) / (wanted + 1))
+            return [found for n in range(first, last + 1, apart) if low <= (found := 10.0**n) <= high]
         found_all = [factor * 10.0**n for n in range(first, last + 1) for factor in (1, 2, 5)]
         inside = [found for found in found_all if low <= found <= high]
         return inside if len(inside) > 1 else ticks(low, high, False, wanted)
     rough = (high - low) / wanted
     unit = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit >= rough * 0.999)
+    step = next(factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit >= rough * 0.8)
     first_one = math.ceil(low / step)
     return [0.0 if n == 0 else n * step for n in range(first_one, math.floor(high / step) + 1)]
 
@@ -47,7 +47,7 @@ def plus_minus(mean: float, half: float | None, sign: bool = False) -> str:
     """A mean and half of its interval, both to the second significant digit of the latter; alone to four digits."""
     plus = "+" if sign else ""
     if half is None or half <= 0 or not math.isfinite(half):
-        return f"{mean:{plus}.4g}" + (" ± 0" if half == 0 else "")
+        return f"{mean:{plus}#.4g}".removesuffix(".") + (" ± 0" if half == 0 else "")
     decimals = max(1 - math.floor(math.log10(half)), 0)
     if decimals > 7:
         return f"{mean:{plus}.4g} ± {half:.2g}"

@@ -232,13 +232,17 @@ def _notes(found: Comparison, begun: Sequence[Any]) -> list[str]:
             "One seed only: a figure has no interval, and a difference may be chance. Run more: seed=0,1,2,3,4."
         )
     else:
-        notes.append(
-            f"± is half of a 95 % t interval over {_range(counts)} seeds. Differences are to the baseline "
-            f"({found.baseline.label if found.baseline else ''}) at the same seeds; p is of the paired t test with "
-            f"Holm's correction over {_counted(sum(row.p is not None for row in rows), 'comparison')}."
-        )
+        notes.append(f"± is half of a 95 % t interval over {_range(counts)} seeds.")
+        n_tests = sum(row.p is not None for row in rows)
+        if n_tests and found.baseline is not None:
+            notes.append(
+                f"Differences are to the baseline ({found.baseline.label}) at the same seeds; p is of the paired t "
+                f"test with Holm's correction over {_counted(n_tests, 'comparison')}."
+            )
         if counts[0] == 1:
             notes.append("Variants of one seed have no interval.")
+    if found.is_search and found.metric.name.startswith("validation/"):
+        notes.append("The best of many variants on validation data is better there than it will be on other data.")
     apart = [row for row in judged if row.difference is None and not row.is_baseline]
     if apart and found.baseline is not None:
         notes.append(

@@ -60,7 +60,9 @@ def terminal_table(found: Comparison, width: int) -> Table:
         width: of the terminal, in characters.
     """
     shown = columns(found)
-    room = width - min(max((len(cell) for cell in shown[0].cells), default=0), LABEL)
+    if not shown:
+        return Table(box=None)
+    room = width - min(max(len(text) for text in (shown[0].heading, *shown[0].cells)), LABEL) - GAP
     fitting = shown[:1]
     for column in shown[1:]:
         room -= GAP + max(len(text) for text in (column.heading, *column.cells[:SHOWN]))

@@ -48,7 +48,7 @@ def judged_by(runs: Sequence[Run], wanted: str | None, mode: str | None = None) 
         if name in logged:
             known = {metric.name.rpartition("/")[2]: metric.mode for metric in monitors}
             return Metric(name, mode or known.get(name.rpartition("/")[2]) or direction(name))
-    close = nearest(wanted, logged) or nearest(wanted, [name.rpartition("/")[2] for name in logged])
+    close = nearest(wanted, logged if "/" in wanted else [name.rpartition("/")[2] for name in logged])
     raise BadInput(
         f"--metric {wanted}: no run has logged it{close}; there are {', '.join(logged) or 'no figures at all'}"
     )

@@ -58,7 +58,7 @@ for (const chart of document.querySelectorAll("figure.chart")) {
     const row = document.createElement("div");
     const chip = document.createElement("span");
     chip.className = "chip " + one.hue;
-    const half = one.half ? " ± " + brief(one.half[i]) : "";
+    const half = one.half ? " ± " + brief(Number(one.half[i].toPrecision(2))) : "";
     row.append(chip, one.label + ": " + brief(one.y[i]) + half);
     return row;
   };
@@ -94,11 +94,12 @@ for (const chart of document.querySelectorAll("figure.chart")) {
     cursor.setAttribute("d", "M" + place + " 10V" + (view.height - 42));
     tip.replaceChildren(...rows);
     tip.hidden = false;
-    const left = place / scale + svg.offsetLeft;
+    const outer = chart.getBoundingClientRect();
+    const left = place / scale + box.left - outer.left;
     const right = left > chart.clientWidth / 2;
     tip.style.left = right ? "" : left + 10 + "px";
     tip.style.right = right ? chart.clientWidth - left + 10 + "px" : "";
-    tip.style.top = svg.offsetTop + 8 + "px";
+    tip.style.top = box.top - outer.top + 8 + "px";
   };
   svg.addEventListener("pointermove", tell);
   svg.addEventListener("pointerdown", tell);

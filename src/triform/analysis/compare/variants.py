@@ -164,11 +164,12 @@ def find(group: Sequence[Variant], wanted: str) -> Variant:
 
 
 def short(keys: Iterable[str]) -> dict[str, str]:
-    """Each key by as few of its last parts as tell it from the others."""
-    parts = {key: [part for part in re.split(r"[./@]", _without_group(key)) if part != "_target_"] for key in keys}
+    """Each key by as few of its last parts as tell it from the others; `model/norm@model.encoder.norm` by its place."""
+    parts = {key: _parts(key) for key in keys}
     names = {}
     for key, mine in parts.items():
-        for n in range(1, len(mine) + 1):
+        fewest = len(mine) if "@" in key else 1
+        for n in range(fewest, len(mine) + 1):
             if all(other[-n:] != mine[-n:] for name, other in parts.items() if name != key):
                 break
         names[key] = ".".join(mine[-n:])
@@ -189,9 +190,9 @@ def shown(value: Any) -> str:
     return text if len(text) <= 32 else "…" + text[-31:]
 
 
-def _without_group(key: str) -> str:
-    """`model/norm@model.encoder.norm` is the norm of the encoder: the place says all."""
-    return key.rpartition("@")[2]
+def _parts(key: str) -> list[str]:
+    parts = re.split(r"[./]", key.rpartition("@")[2].removesuffix("._target_"))
+    return parts[1:] if "@" in key and parts[0] == "model" and len(parts) > 1 else parts
 
 
 def _told_apart(group: Sequence[Variant]) -> list[str]:

@@ -1,0 +1,145 @@
+"""Which runs are one variant, and what it is called."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.analysis.compare.made import make_run
+from triform.analysis.compare.gather import Job, gather
+from triform.analysis.compare.variants import Variant, differing, find, labels, short, variants
+from triform.analysis.runs import Run
+from triform.run.errors import BadInput
+
+CONFIG: dict[str, Any] = {"seed": 0, "name": "a", "model": {"d_model": 24}, "optimizer": {"lr": 0.003}, "logger": {}}
+
+
+def job(number: int, config: dict[str, Any], *overrides: str, status: str = "finished") -> Job:
+    run = Run(Path(f"/runs/{number}"), CONFIG | config, {"status": status}, {})
+    return Job(run.folder, overrides, status, None, run)
+
+
+def test_seeds_names_paths_and_loggers_make_no_variant() -> None:
+    jobs = [
+        job(0, {}),
+        job(1, {"seed": 1, "name": "b", "logger": {"mode": "offline"}, "paths": {"outputs": "/b"}}, "seed=1", "name=b"),
+        job(2, {"seed": 2, "trainer": {"log_interval": 5}, "match": {"by": "params"}}),
+    ]
+    (one,) = variants(jobs)
+    assert [run.config["seed"] for run in one.finished] == [0, 1, 2]
+    assert one.label == "a"
+
+
+def test_every_other_key_makes_one() -> None:
+    group = variants([job(0, {}), job(1, {"model": {"d_model": 36}}), job(2, {"optimizer": {"lr": 0.01}})])
+    assert [len(variant.jobs) for variant in group] == [1, 1, 1]
+    assert differing(group) == ["model.d_model", "optimizer.lr"]
+
+
+def test_a_seed_that_follows_the_runs_seed_makes_none() -> None:
+    follows = [job(i, {"seed": i, "data": {"seed": i}}) for i in range(3)]
+    assert len(variants(follows)) == 1
+    of_its_own = [job(i, {"seed": i % 2, "data": {"seed": i // 2}}) for i in range(4)]
+    assert len(variants(of_its_own)) == 2
+
+
+def test_labels_are_what_was_typed_otherwise() -> None:
+    group = variants(
+        [
+            job(0, {}, "model=decoder", "experiment=x", "seed=0", "logger=csv"),
+            job(1, {"model": {"d_model": 36}}, "model=decoder", "experiment=x", "model/norm@model.encoder.norm=rms"),
+            job(2, {"optimizer": {"lr": 0.01}}, "model=encoder", "experiment=x", "optimizer.lr=1e-2"),
+        ]
+    )
+    assert [variant.label for variant in group] == [
+        "model=decoder",
+        "model=decoder encoder.norm=rms",
+        "model=encoder lr=0.01",
+    ]
+
+
+def test_a_variant_of_which_nothing_was_typed_has_its_values_or_is_the_default() -> None:
+    with_value = variants([job(0, {}), job(1, {"optimizer": {"lr": 0.01}}, "optimizer.lr=0.01")])
+    assert [variant.label for variant in with_value] == ["lr=0.003", "lr=0.01"]
+    of_a_group = variants([job(0, {}), job(1, {"model": {"norm": "rms"}}, "model/norm=rms")])
+    assert [variant.label for variant in of_a_group] == ["default", "norm=rms"]
+
+
+def test_what_was_typed_alike_is_told_apart_by_its_config() -> None:
+    group = variants([job(0, {}, "model=decoder"), job(1, {"model": {"d_model": 36}}, "model=decoder")])
+    assert [variant.label for variant in group] == ["d_model=24", "d_model=36"]
+
+
+def test_no_two_labels_are_alike() -> None:
+    long = "/data/" + "x" * 60
+    group = [Variant({"data.file": f"{i}{long}"}, {}, [job(i, {})]) for i in range(2)]
+    assert len(set(labels(group))) == 2
+
+
+def test_keys_are_as_short_as_tells_them_apart() -> None:
+    assert short(["optimizer.lr", "model/attention", "model.encoder.d_ff", "model.decoder.d_ff"]) == {
+        "optimizer.lr": "lr",
+        "model/attention": "attention",
+        "model.encoder.d_ff": "encoder.d_ff",
+        "model.decoder.d_ff": "decoder.d_ff",
+    }
+
+
+def test_a_baseline_is_found_by_label_folder_or_value() -> None:
+    group = variants(
+        [job(0, {}), job(1, {"optimizer": {"lr": 0.01}}, "optimizer.lr=0.01"), job(7, {"model": {"d_model": 36}})]
+    )
+    assert find(group, group[1].label) is group[1]
+    assert find(group, "7") is group[2]
+    assert find(group, "optimizer.lr=1e-2") is group[1]
+    assert find(group, "lr=0.01") is group[1]
+    assert find(group, "model.d_model=36") is group[2]
+    with pytest.raises(BadInput, match=r"^--baseline lr=0\.02: no variant is called so or has this value.*there are '"):
+        find(group, "lr=0.02")
+
+
+def test_the_last_run_of_a_seed_counts() -> None:
+    (one,) = variants([job(0, {}), job(1, {}), job(2, {"seed": 1}, status="failed")])
+    assert [run.folder.name for run in one.finished] == ["1"]
+
+
+def test_runs_are_found_in_folders_sweeps_and_patterns(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweeps" / "a"
+    for number in (0, 2, 10):
+        make_run(sweep / str(number), 0.5, f"seed={number}")
+    names = ["0", "2", "10"]
+    for places in ([sweep], [tmp_path / "sweeps"], [f"{sweep}/*"], [sweep, sweep / "2"], [sweep / n for n in names]):
+        assert [found.folder.name for found in gather(places)] == names
+    assert gather([sweep / "2"])[0].overrides == ("seed=2",)
+
+
+def test_a_manifest_tells_of_jobs_that_left_nothing(tmp_path: Path) -> None:
+    make_run(tmp_path / "a" / "0", 0.5, "seed=0")
+    make_run(tmp_path / "a" / "1", 0.5, "seed=1", status="running")
+    (tmp_path / "a" / "manifest.json").write_text(
+        '{"jobs": [{"number": 0, "status": "running"}, {"number": 1, "status": "failed", "error": "killed by SIGKILL"},'
+        ' {"number": 2, "overrides": ["seed=2"], "status": "waiting"}]}'
+    )
+    assert [(found.folder.name, found.status, found.error) for found in gather([tmp_path / "a"])] == [
+        ("0", "finished", None),
+        ("1", "failed", "killed by SIGKILL"),
+        ("2", "waiting", None),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"jobs": 3}', '{"jobs": [{"status": "failed"}]}'])
+def test_a_manifest_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
+    make_run(tmp_path / "a" / "0", 0.5)
+    (tmp_path / "a" / "manifest.json").write_text(text)
+    assert [found.status for found in gather([tmp_path / "a"])] == ["finished"]
+
+
+def test_places_without_runs_are_refused_in_one_line(tmp_path: Path) -> None:
+    make_run(tmp_path / "dates" / "0", 0.5)
+    with pytest.raises(BadInput, match=r"datse: no such folder \(did you mean 'dates'\?\); give runs"):
+        gather([tmp_path / "datse"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match=r"empty holds no run: no config\.yaml is in it or below"):
+        gather([tmp_path / "empty"])
+    with pytest.raises(BadInput, match=r"no folder was named"):
+        gather([])
