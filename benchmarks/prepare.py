@@ -9,6 +9,7 @@ The text is the standard library's code over and over. The tokenizer alone encod
 
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,13 +20,22 @@ import numpy as np
 
 from triform.data.prepare import Prepared, prepare
 from triform.data.sources.files import RACY
-from triform.data.sources.stdlib import python_files
 from triform.data.sources.text import TextFiles
 from triform.data.tokenise import cut, write_tokens
 from triform.data.tokenizers import BPE
 
 VOCABULARY = 4096
 N_BYTES = 4_000_000  # that are encoded in turns
+WRITE = """
+import sys
+from triform.data.sources.stdlib import python_files
+
+left, texts = int(sys.argv[2]) * 10**6, [text.encode() for text in python_files().values()]
+with open(sys.argv[1], "wb") as file:
+    while left > 0:
+        for text in texts:
+            left -= file.write(text) if left > 0 else 0
+"""
 
 
 def peak() -> float:
@@ -59,16 +69,11 @@ def share_of_speed(prepared: Prepared, folder: Path, rounds: int) -> float:
 
 
 def main(megabytes: int, rounds: int) -> None:
-    code = "".join(python_files().values()).encode()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = folder / "large.txt"
-        with path.open("wb") as file:
-            for start in range(0, megabytes * 10**6, len(code)):
-                part = code[: megabytes * 10**6 - start]
-                file.write(part.decode(errors="ignore").encode())  # whole characters
-        del code
-        python_files.cache_clear()
+        # By another process: what it takes to make the text is no cost of preparing it.
+        subprocess.run([sys.executable, "-c", WRITE, str(path), str(megabytes)], check=True)
         time.sleep(RACY)
         before = peak()
         prepared, seconds = timed(path, folder / "cache")
