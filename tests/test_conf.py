@@ -109,6 +109,7 @@ def overrides_for(group: str, option: str, files: Path) -> list[str]:
     words += ["task=masked_lm"] if reads_both_ways else []
     words += ["model.n_kv_heads=1"] if group == "model" and option.startswith(GROUPED) else []
     words += ["model=encoder"] if option.startswith(("masked_lm", "pretraining")) else []
+    words += ["match.to=1000"] if group == "match" and option != "none" else []
     choice = f"{group}={option}"
     if group == "logger":
         words.remove("logger=csv")

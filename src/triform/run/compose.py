@@ -48,6 +48,7 @@ def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[
     Raises:
         BadInput: `model=from_pretrained` of a folder that holds no model.
     """
+    arguments = [_quoted(argument) for argument in arguments]
     if _choice(arguments, "model") == FROM_PRETRAINED:
         from triform.run.initial import expanded
 
@@ -60,6 +61,15 @@ def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[
     taken_back = [*_dropped(arguments, recipe, folders), *_misfits(arguments, recipe, folders)]
     taken_back = [word for word in taken_back if word not in arguments]  # a sweep calls twice
     return [*taken_back, *arguments, *brought]
+
+
+def _quoted(argument: str) -> str:
+    """An override whose value is overrides itself, quoted for Hydra as a shell takes the quotes away."""
+    key, _, value = argument.partition("=")
+    if key.lstrip("+") != "match.to" or "=" not in value or value[:1] in ("'", '"'):
+        return argument
+    escaped = value.replace("'", "\\'")
+    return f"{key}='{escaped}'"
 
 
 TUNED_TOGETHER = (("optimizer", "scheduler"), ("tokenizer",), ("task",))

@@ -16,6 +16,7 @@ from triform.run.check import WHOLE, check, check_keys, check_reach, devices
 from triform.run.errors import BadInput, one_line, place, report
 from triform.run.folder import Finish, RunFolder, create, write_whole
 from triform.run.log import recorded
+from triform.run.match import matched, said
 from triform.run.ranks import Launcher, launch, leave_slurm
 from triform.training.codes import BAD_INPUT, FAILED, FINISHED, PREEMPTED
 
@@ -45,14 +46,16 @@ def run(
     check_reach(config, overrides)
     if not Launcher.started_us():
         check_machines(config)
+        config = matched(config, overrides)
         prepared = checked(config)
         return start(created(config, overrides, prepared, folder), config, prepared, False, finish)
     launcher = Launcher()
     config["trainer"] |= {"devices": launcher.devices, "num_nodes": launcher.nodes}
 
     def make() -> tuple[RunFolder, "Prepared"]:
-        prepared = checked(config)
-        return created(config, overrides, prepared, folder), prepared
+        own = matched(config, overrides)
+        prepared = checked(own)
+        return created(own, overrides, prepared, folder), prepared
 
     return start_launched(launcher, make, False, finish, config["trust"])
 
@@ -111,6 +114,10 @@ def created(
     else:
         folder = create(path.parent, config, overrides, path.name)
     write_whole(folder.environment, json.dumps(environment(config["seed"]), indent=2) + "\n")
+    result = config["match"].get("result")
+    if result is not None:
+        write_whole(folder.summary, json.dumps({"match": result}, indent=2) + "\n")
+        print(f"match: {said(config)}", file=sys.stderr)
     assert prepared.origin is not None
     write_whole(folder.data, json.dumps(dataclasses.asdict(prepared.origin), indent=2) + "\n")
     prepared.tokenizer.save(folder.tokenizer)

@@ -128,17 +128,26 @@ def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:
         objective=objective,
         optimizer=build(config["optimizer"], trust, "optimizer"),
         schedule=build(config["scheduler"], trust, "scheduler"),
-        data=DataModule(
-            prepared=prepared,
-            collate=objective.collate,
-            seed=config["seed"],
-            accumulate=trainer["accumulate"],
-            overfit=trainer["overfit"],
-            **loader(config, objective),
-        ),
+        data=data_module(config, prepared, objective),
         settings=TrainerSettings(**trainer),
         callbacks=list(build(config["callbacks"], trust, "callbacks").values()),
         fill=weights_to_begin_with(config),
+    )
+
+
+def data_module(config: Mapping[str, Any], prepared: Prepared, objective: Objective) -> DataModule:
+    """The loaders of a run's data.
+
+    Raises:
+        ValueError: rows or batches that do not fit the data.
+    """
+    return DataModule(
+        prepared=prepared,
+        collate=objective.collate,
+        seed=config["seed"],
+        accumulate=config["trainer"]["accumulate"],
+        overfit=config["trainer"]["overfit"],
+        **loader(config, objective),
     )
 
 
