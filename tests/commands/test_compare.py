@@ -1,11 +1,15 @@
 """`triform compare`."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.analysis.compare.made import make_run
 from triform.commands import main
+from triform.run.folder import RunFolder, write_config
 
 
 @pytest.fixture
@@ -60,3 +64,19 @@ def test_bad_input_is_refused_in_one_line_and_writes_nothing(
     assert error.startswith(expected)
     assert error.count("\n") == 1
     assert not (sweep / "report.html").exists()
+
+
+def test_weights_and_biases_gets_the_same_table(sweep: Path) -> None:
+    config = RunFolder(sweep / "0").read_config()
+    about = {"project": "p", "entity": None, "group": None, "tags": [], "mode": "offline"}
+    write_config(
+        RunFolder(sweep / "0"), config | {"logger": {"_target_": "triform.training.loggers.wandb_logger"} | about}
+    )
+    code = f"from triform.commands import main; raise SystemExit(main(['compare', '--wandb', {str(sweep)!r}]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=sweep, check=True)
+    assert "wandb: recorded offline (as asked); upload with: wandb sync " in done.stderr
+    (file,) = sweep.glob("wandb/offline-run-*/files/media/table/variants_*.json")
+    table = json.loads(file.read_text())
+    assert table["columns"][:3] == ["variant", "validation/loss", "difference"]
+    assert [row[:3] for row in table["data"]] == [["lr=2", "0.3000", "-0.2000"], ["lr=1", "0.5000", "baseline"]]
+    assert list(sweep.glob("wandb/offline-run-*/files/media/images/validation_loss_*.png"))

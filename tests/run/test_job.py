@@ -48,6 +48,7 @@ def test_the_folder_holds_the_record(finished: Path) -> None:
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["status"] == "finished"
     assert summary["error"] is None
+    assert summary["monitor"] == {"name": "validation/loss", "mode": "min"}
     with (finished / "metrics.csv").open() as file:
         steps = [int(row["step"]) for row in csv.DictReader(file)]
     assert (steps[0], steps[-1]) == (1, 8)

@@ -24,6 +24,7 @@ def main(arguments: list[str]) -> int:
         metavar="DIR",
         help="where to write (default: the folder of runs that was named, else outputs/compare/...)",
     )
+    made.add_argument("--wandb", action="store_true", help="show it in Weights & Biases, too, if that has the runs")
     options = made.parse_args(
         [word for word in arguments if not word.startswith("traceback=")]
     )  # which is for who calls
@@ -35,12 +36,17 @@ def main(arguments: list[str]) -> int:
     from triform.analysis.compare import report
     from triform.analysis.compare.document import terminal_table
 
-    made_report = report(
-        options.places, Path(options.out) if options.out else None, options.metric, options.mode, options.baseline
+    found = report(
+        options.places,
+        Path(options.out) if options.out else None,
+        options.metric,
+        options.mode,
+        options.baseline,
+        options.wandb,
     )
     console = Console()
-    console.print(terminal_table(made_report.comparison, console.width))
-    for note in made_report.comparison.notes:
+    console.print(terminal_table(found.comparison, console.width))
+    for note in found.comparison.notes:
         console.print(note, style="dim", markup=False, highlight=False)
-    print(f"report: {made_report.page}")
+    print(f"report: {found.page}")
     return 0

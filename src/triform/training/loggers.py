@@ -11,7 +11,7 @@ import string
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,15 @@ class Background(Logger):
         def call(logger: Logger) -> None:
             if isinstance(logger, WandbLogger):
                 logger.log_image(key, [str(path)])
+
+        self._call(call)
+
+    def log_table(self, key: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Add a table where the tracker shows tables; elsewhere do nothing."""
+
+        def call(logger: Logger) -> None:
+            if isinstance(logger, WandbLogger):
+                logger.log_table(key, columns=list(headings), data=[list(row) for row in rows])
 
         self._call(call)
 

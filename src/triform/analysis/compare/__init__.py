@@ -28,6 +28,7 @@ def report(
     metric: str | None = None,
     mode: str | None = None,
     baseline: str | None = None,
+    wandb: bool = False,
 ) -> Report:
     """Compare runs and write report.html, report.md, table.csv, table.tex and plots/*.png.
 
@@ -40,6 +41,8 @@ def report(
         mode: "min" or "max", where less or more of it is better; None: as the runs or its name say.
         baseline: label, folder or KEY=VALUE of the variant that others are compared with; None: the first.
 
+        wandb: also show the table and pictures in Weights & Biases, if it has any of the runs.
+
     Raises:
         BadInput: no run is there, none has logged the figure, no variant is the baseline, or `out` cannot be
             written to.
@@ -51,6 +54,7 @@ def report(
     from triform.analysis.compare.gather import gather, only_folder
     from triform.analysis.compare.page import page
     from triform.analysis.compare.pictures import draw, draw_importance
+    from triform.analysis.compare.tracker import publish
     from triform.analysis.compare.variants import short
     from triform.run.errors import BadInput
     from triform.run.folder import write_whole
@@ -85,6 +89,8 @@ def report(
             write_whole(folder / name, text)
     except OSError as error:
         raise BadInput(f"--out {folder}: cannot write the report there: {error.strerror or error}") from error
+    if wandb:
+        publish(found, folder, written)
     return Report(found, folder, folder / "report.html", (*(folder / name for name in texts), *written))
 
 
