@@ -1,13 +1,29 @@
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from triform.data.order import Order, by_length, cut, epoch_order, held_out_batches, token_bounds
+from triform.data.order import Order, alike, by_length, cut, epoch_order, held_out_batches, token_bounds
+from triform.data.prepare import Prepared, prepare
+from triform.data.sources.pairs import PairFiles
+from triform.data.tokenizers import BPE
+from triform.tasks.seq2seq import Seq2Seq
 
 
 def lengths(n: int, columns: int = 2) -> np.ndarray:
     return np.random.default_rng(5).integers(1, 30, size=(n, columns))
+
+
+@pytest.fixture(scope="module")
+def multi30k(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """English and German captions, 29,000 pairs, in pieces of a vocabulary of 4096."""
+    place = Path(__file__).parents[3] / "shared" / "data" / "multi30k"
+    if not place.is_dir():
+        pytest.skip(f"no real data at {place}")
+    train, validation = ([str(place / f"{name}.{side}.gz") for side in ("en", "de")] for name in ("train", "val"))
+    source = PairFiles(train, validation, None, 0.1, "utf-8", None, None)
+    return prepare(source, BPE(4096), tmp_path_factory.mktemp("multi30k"), progress=False)
 
 
 def test_epoch_order_is_a_function_of_seed_and_epoch() -> None:
@@ -96,6 +112,40 @@ def test_batch_tokens_does_not_always_batch_the_same_examples() -> None:
 def test_token_bounds_written_out() -> None:
     # 2 rows of (2+3) padded to (2+3) are 10 tokens; a third would make 3 * 7 of them.
     assert token_bounds(np.array([[1, 3], [2, 3], [4, 3], [4, 9]]), 13) == [2, 3]
+
+
+def test_alike_written_out() -> None:
+    sizes = np.array([[5, 2], [1, 4], [6, 9], [2, 1], [1, 3], [2, 8]])
+    # Four batches: two bands, of sources up to 2 and from 5; targets go up in the first and down in the second.
+    assert alike(sizes, 4).tolist() == [3, 4, 1, 5, 2, 0]
+    assert alike(sizes, 1).tolist() == [3, 0, 4, 1, 5, 2]
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_alike_gives_the_same_lengths_whatever_order_the_examples_come_in(columns: int) -> None:
+    sizes = lengths(90, columns)
+    expected = sizes[alike(sizes, 9)]
+    for epoch in range(5):
+        order = epoch_order(90, 0, epoch)
+        np.testing.assert_array_equal(sizes[order][alike(sizes[order], 9)], expected)
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])
+def test_less_than_a_twentieth_of_what_is_read_of_multi30k_is_padding(multi30k: Prepared, family: str) -> None:
+    """Counted in the batches themselves, with the marks that the task adds."""
+    task = Seq2Seq(
+        0.0, "torch", 0.0, "never", family=family, tokenizer=multi30k.tokenizer, labels=None, seq_len=129, seed=0
+    )
+    train = multi30k.splits["train"]
+    order = Order(train.lengths, None, 4096, seed=1)
+    real = room = 0
+    for step in range(0, order.steps_per_epoch, 4):
+        epoch, indices = order.batch(step)
+        batch = task.collate([train[i] for i in indices.tolist()], [(epoch, i) for i in indices.tolist()])
+        real += batch["n_tokens"]
+        room += sum(batch[name].numel() for name in ("input_ids", "decoder_input_ids") if name in batch)
+    assert 0.9 < real / (order.steps_per_epoch / 4) / (4096 * 17 / 16) < 1.0, "batches are as large as asked"
+    assert 1 - real / room < 0.05
 
 
 def test_by_length_sorts_by_source_then_target_and_keeps_ties() -> None:

@@ -4,6 +4,8 @@ A batch is what one optimizer step reads, on all devices together. `cut` deals i
 nothing before `cut` knows how many there are.
 """
 
+import math
+
 import numpy as np
 
 
@@ -24,6 +26,20 @@ def cut(indices: np.ndarray, world: int, accumulate: int, rank: int, micro: int)
 def by_length(lengths: np.ndarray) -> np.ndarray:
     """Indices that sort examples by their first column (source), then the next; equal ones stay in place."""
     return np.lexsort(lengths.T[::-1])
+
+
+def alike(lengths: np.ndarray, n_batches: int) -> np.ndarray:
+    """Indices that put examples after each other whose neighbours are alike in both columns.
+
+    Sorted by the first column into bands, about as many as each band has batches; within a band by the second one, up
+    and down in turns, so that neighbours across a band's end are alike, too. Sorted by the first column alone, a batch
+    of many examples has targets of every length: at 8192 tokens 8 % of Multi30k's batches are padding, not 6 %. The
+    sorted lengths do not depend on the order that the examples come in.
+    """
+    first, rest = lengths[:, 0], lengths[:, 1:]
+    n_bands = max(1, round(math.sqrt(n_batches)))
+    band = np.searchsorted(np.sort(first), first) * n_bands // len(first)
+    return np.lexsort((first, *np.where(band[:, None] % 2, -rest, rest).T[::-1], band))
 
 
 def token_bounds(lengths: np.ndarray, batch_tokens: int) -> list[int]:
@@ -50,12 +66,13 @@ def token_bounds(lengths: np.ndarray, batch_tokens: int) -> list[int]:
 def held_out_batches(
     lengths: np.ndarray, batch_size: int | None, batch_tokens: int | None, parts: int
 ) -> list[np.ndarray]:
-    """Every example once, by length, in batches as large as the `parts` that a training batch is cut into."""
+    """Every example once, like lengths together, in batches as large as the `parts` that a training batch is cut into."""
     order = by_length(lengths)
     if batch_size is not None:
         size = -(-batch_size // parts)
         return np.split(order, range(size, len(order), size))
     assert batch_tokens is not None
+    order = alike(lengths, -(-int(lengths.sum()) * parts // batch_tokens))
     return np.split(order, token_bounds(lengths[order], batch_tokens // parts))
 
 
@@ -63,7 +80,7 @@ class Order:
     """Which examples each optimizer step reads, for any step without reading the ones before.
 
     With `batch_size` an epoch is one permutation, cut into batches; its last one may be short. With
-    `batch_tokens` examples are sorted by length, equal lengths in an order drawn anew each epoch, cut into
+    `batch_tokens` examples of like length are put together, equal ones in an order drawn anew each epoch, cut into
     batches of at most that many tokens (padding counted, special tokens that a task adds not counted), and
     the batches shuffled: little padding, and as many steps in each epoch.
 
@@ -98,7 +115,8 @@ class Order:
             self._bounds = list(range(batch_size, len(lengths), batch_size))
         else:
             assert batch_tokens is not None
-            self._bounds = token_bounds(self.lengths[by_length(self.lengths)], batch_tokens)
+            self._n_alike = -(-int(self.lengths.sum()) // batch_tokens)
+            self._bounds = token_bounds(self.lengths[alike(self.lengths, self._n_alike)], batch_tokens)
         self.steps_per_epoch = len(self._bounds) + 1
         self._memory: tuple[int, list[np.ndarray]] = (-1, [])
 
@@ -136,5 +154,5 @@ class Order:
             return np.split(order, self._bounds)
         # The sorted lengths, and with them the bounds, are those of every epoch; only the examples change
         # places.
-        batches = np.split(order[by_length(self.lengths[order])], self._bounds)
+        batches = np.split(order[alike(self.lengths[order], self._n_alike)], self._bounds)
         return [batches[i] for i in np.random.default_rng([self.seed, epoch, 1]).permutation(len(batches))]
