@@ -175,14 +175,13 @@ def write_parts(folder: Path, split: str, kind: Kind, tokenizer: Tokenizer, dtyp
     n_unknown = 0
     with closing(Rows(folder / f"{split}.text.ids")) as ids, closing(Rows(folder / f"{split}.{name}")) as values:
         for texts, numbers, lasts in _parts(folder / f"{split}.text.utf8", folder / f"{split}.parts"):
-            encoded = tokenizer.backend.encode_batch(texts, add_special_tokens=False)
-            for text, number, is_last, encoding in zip(texts, numbers, lasts, encoded, strict=True):
-                tokens = encoding.ids
+            encoded = tokenizer.encode_with_places(texts)
+            for text, number, is_last, (tokens, places) in zip(texts, numbers, lasts, encoded, strict=True):
                 if kind == "tagged":
                     tokens = tokens or [_unknown(tokenizer, text)]
                     row = np.full(len(tokens), -100)
                     blanks = len(text) - len(text.lstrip())
-                    row[next((i for i, (_, end) in enumerate(encoding.offsets) if end > blanks), 0)] = number
+                    row[next((i for i, (_, end) in enumerate(places) if end > blanks), 0)] = number
                 else:
                     row = np.full(len(tokens), bool(number))
                 ids.add(np.array(tokens, dtype=dtype).tobytes(), len(tokens))

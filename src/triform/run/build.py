@@ -124,8 +124,7 @@ def _allowed(found: Any, target: str, trust: Sequence[str]) -> bool:
     if not isinstance(found, type):
         return False
     if _inside(target, OURS):
-        package, _, name = target.rpartition(".")  # the class's own module, or a package that it is shown in
-        return found.__qualname__ == name and _inside(module, (package,))
+        return f"{module}.{found.__qualname__}" == target
     package, base = next(kind for name, kind in LIBRARIES.items() if _inside(target, (name,)))
     return issubclass(found, getattr(importlib.import_module(package), base))
 
