@@ -65,6 +65,28 @@ def test_the_optimizers_state_is_as_large_as_after_a_step(option: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_activations_are_near_what_a_forward_pass_keeps(family: str) -> None:
     model = build(family, "model.n_layers=4").train()
+    measured = kept_bytes(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        measured_mixed = kept_bytes(model)
+    measured_true = kept_bytes(model.to(torch.bfloat16))
+    sketch = model.to("meta")
+    node = compose([])["optimizer"]
+    optimizer = build_part(node, key="optimizer")
+    used = memory(sketch, optimizer, ROWS, LENGTH, "32-true")
+    assert used.logits == 3 * 4 * VOCAB_SIZE * ROWS * LENGTH
+    assert 0.7 * measured < used.activations < 1.4 * measured
+    assert used.weights == used.gradients == 4 * sum(p.numel() for p in sketch.parameters())
+    assert used.attention > 0
+    mixed, true = (memory(sketch, optimizer, ROWS, LENGTH, name) for name in ("bf16-mixed", "bf16-true"))
+    assert (mixed.weights, mixed.gradients, mixed.optimizer) == (used.weights, used.gradients, used.optimizer)
+    assert 0.7 * measured_mixed < mixed.activations < 1.4 * measured_mixed
+    assert (2 * true.weights, 2 * true.gradients) == (used.weights, used.gradients)
+    assert true.optimizer < 0.51 * used.optimizer
+    assert 0.7 * measured_true < true.activations < 1.4 * measured_true
+
+
+def kept_bytes(model: Any) -> int:
+    """What a forward pass keeps for the backward pass besides the model's parameters."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, Any] = {}
 
@@ -76,19 +98,12 @@ def test_activations_are_near_what_a_forward_pass_keeps(family: str) -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         read(model, ids(ROWS, LENGTH))
-    measured = sum(storage.nbytes() for storage in kept.values())
-    sketch = model.to("meta")
-    node = compose([])["optimizer"]
-    used = memory(sketch, build_part(node, key="optimizer")(sketch), ROWS, LENGTH)
-    logits = 3 * 4 * VOCAB_SIZE * ROWS * LENGTH
-    assert 0.7 * measured < used.activations - logits < 1.4 * measured
-    assert used.weights == used.gradients == 4 * sum(p.numel() for p in sketch.parameters())
-    assert used.attention > 0
+    return sum(storage.nbytes() for storage in kept.values())
 
 
 def test_memory_adds_up() -> None:
-    assert Memory(1, 2, 3, 4, 50).total == 10
-    assert Memory(1, 2, None, 4, 50).total == 7
+    assert Memory(1, 2, 3, 4, 5, 50).total == 15
+    assert Memory(1, 2, None, None, 5, 50).total == 8
     assert mib(None) == "unknown"
     assert mib(3 * 2**19) == "1.5 MiB"
     assert mib(5000 * 2**20) == "5,000 MiB"

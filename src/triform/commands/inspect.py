@@ -7,10 +7,6 @@ from typing import Any
 from triform.commands.parser import Parser
 from triform.run.errors import BadInput
 
-ASSUMED_TOKENS, ASSUMED_LABELS = 256, 2
-LABELLED = frozenset(("labelled", "multilabelled", "tagged"))
-"""Kinds of data whose classes a model must know."""
-
 
 def main(arguments: list[str]) -> int:
     """Print the tree of a model's modules, its size, and what training it takes."""
@@ -62,7 +58,7 @@ def _meant(word: str) -> list[str]:
 
 def _described(
     path: Path | None, overrides: Sequence[str], trust: Sequence[str], config_dir: str | None
-) -> tuple[dict[str, Any], Any, list[str]]:
+) -> tuple[dict[str, Any], Any, Sequence[str]]:
     """Config, its model on the meta device, and what had to be assumed."""
     from triform.run.check import check_arguments, check_keys, check_targets, check_values, targets
     from triform.run.compose import compose
@@ -82,36 +78,18 @@ def _described(
     for key, node in targets({name: config[name] for name in ("model", "task", "optimizer")}):
         check_arguments(node, key, config["trust"])
 
-    import torch
-
     from triform.data.tokenizers import Tokenizer
-    from triform.run.build import locate
     from triform.run.folder import read_labels
-    from triform.run.parts import known_data, model_factory, objective_of
+    from triform.run.parts import known_data
+    from triform.run.sketch import sketch
 
-    notes = []
     tokenizer, labels = None, None
     if folder is not None and folder.tokenizer.is_dir():
         tokenizer, labels = Tokenizer.load(folder.tokenizer), read_labels(folder)
     elif (prepared := known_data(config)) is not None:
         tokenizer, labels = prepared.tokenizer, prepared.labels
-    if tokenizer is not None:
-        n_tokens = tokenizer.vocab_size
-    else:
-        n_tokens = config["model"]["vocab_size"] or config["tokenizer"].get("vocab_size") or ASSUMED_TOKENS
-        if config["model"]["vocab_size"] is None:
-            notes.append(f"The data is not prepared yet: {n_tokens} tokens assumed; model.vocab_size=N sets it.")
-    task = locate(config["task"]["_target_"], trust, "task")
-    arguments = {}
-    if labels is None and LABELLED.intersection(task.kinds):
-        labels = [str(i) for i in range(ASSUMED_LABELS)]
-        notes.append(f"The data is not prepared yet: {len(labels)} labels assumed.")
-    if tokenizer is not None or LABELLED.union({"scored"}).intersection(task.kinds):  # which are no tokens
-        objective = objective_of(config, tokenizer, labels)
-        arguments = objective.model_arguments()
-        n_tokens += objective.extra_tokens
-    with torch.device("meta"):
-        return config, model_factory(config, n_tokens, arguments)(), notes
+    known = sketch(config, tokenizer, labels)
+    return config, known.model(config), known.notes
 
 
 def _page(config: Mapping[str, Any], model: Any, notes: Sequence[str], depth: int) -> list[str]:
@@ -119,6 +97,7 @@ def _page(config: Mapping[str, Any], model: Any, notes: Sequence[str], depth: in
     from triform.models.cost import flops_per_token
     from triform.run.build import build
     from triform.run.check import devices
+    from triform.training.hardware import pick_precision
 
     rows = [("module", "class", "weights", "parameters")]
     for part in tree(model, depth):
@@ -133,7 +112,8 @@ def _page(config: Mapping[str, Any], model: Any, notes: Sequence[str], depth: in
 
     seq_len = min(config["data"]["seq_len"], model.max_seq_len)
     batch = micro_batch(config["data"], config["trainer"], devices(config)[1])
-    used = memory(model, build(config["optimizer"], config["trust"], "optimizer")(model), batch, seq_len)
+    precision = pick_precision(config["trainer"]["precision"], devices(config)[0])
+    used = memory(model, build(config["optimizer"], config["trust"], "optimizer"), batch, seq_len, precision)
     both = ", on either side" if model.family == "encoder_decoder" else ""
     lines += [
         "",
@@ -143,7 +123,8 @@ def _page(config: Mapping[str, Any], model: Any, notes: Sequence[str], depth: in
         f"  weights        {mib(used.weights)}",
         f"  gradients      {mib(used.gradients)}",
         f"  optimizer      {mib(used.optimizer)}",
-        f"  activations    {mib(used.activations)}, estimated in float32 for {batch} rows of {seq_len} tokens{both}",
+        f"  activations    {mib(used.activations)}, estimated in {precision} for {batch} x {seq_len} tokens{both}",
+        f"  logits         {mib(used.logits)}, with their gradient",
     ]
     if used.attention is not None:
         lines.append(f"                 and {mib(used.attention)} more where attention has no fused kernel")
