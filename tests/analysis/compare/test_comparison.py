@@ -114,6 +114,16 @@ def test_the_run_says_what_it_is_judged_by(tmp_path: Path) -> None:
     assert [row.variant.label for row in found.rows] == ["lr=2", "lr=1"]
 
 
+def test_a_sweep_is_judged_by_what_it_says(tmp_path: Path) -> None:
+    for i, loss in enumerate((0.5, 0.2)):
+        make_run(tmp_path / str(i), loss, f"optimizer.lr={i + 1}")
+    manifest = '{"jobs": [], "monitor": {"name": "validation/accuracy", "mode": "max"}}'
+    (tmp_path / "manifest.json").write_text(manifest)
+    assert report([tmp_path]).comparison.metric.name == "validation/accuracy"
+    (tmp_path / "manifest.json").write_text(manifest.replace("accuracy", "bleu"))  # which nobody logged
+    assert report([tmp_path], metric=None).comparison.metric.name == "validation/loss"
+
+
 def test_a_figure_that_no_run_logged_is_refused_with_the_nearest(sweep: Path) -> None:
     with pytest.raises(
         BadInput, match=r"^--metric validation/acuracy: no run has logged it \(did you mean 'validation/acc"

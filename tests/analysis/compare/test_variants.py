@@ -117,12 +117,13 @@ def test_a_manifest_tells_of_jobs_that_left_nothing(tmp_path: Path) -> None:
     make_run(tmp_path / "a" / "0", 0.5, "seed=0")
     make_run(tmp_path / "a" / "1", 0.5, "seed=1", status="running")
     (tmp_path / "a" / "manifest.json").write_text(
-        '{"jobs": [{"number": 0, "status": "running"}, {"number": 1, "status": "failed", "error": "killed by SIGKILL"},'
+        '{"jobs": [{"number": 0, "status": "running"}, {"number": 1, "status": "failed",'
+        ' "error": "killed by SIGKILL", "where": "a.py:3"},'
         ' {"number": 2, "overrides": ["seed=2"], "status": "waiting"}]}'
     )
     assert [(found.folder.name, found.status, found.error) for found in gather([tmp_path / "a"])] == [
         ("0", "finished", None),
-        ("1", "failed", "killed by SIGKILL"),
+        ("1", "failed", "killed by SIGKILL (a.py:3)"),
         ("2", "waiting", None),
     ]
 

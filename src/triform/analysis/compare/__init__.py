@@ -37,7 +37,8 @@ def report(
     Args:
         places: run folders, folders of them (a sweep, say), or patterns.
         out: where to; None: the one folder of runs in `places`, else `compare/<date>_<time>_<id>` where runs go.
-        metric: figure to judge by; None: what picked the runs' best checkpoints.
+        metric: figure to judge by; None: what the sweep judges its jobs by, else what picked the runs' best
+            checkpoints.
         mode: "min" or "max", where less or more of it is better; None: as the runs or its name say.
         baseline: label, folder or KEY=VALUE of the variant that others are compared with; None: the first.
 
@@ -51,7 +52,8 @@ def report(
     from triform.analysis.compare.columns import as_csv, as_latex
     from triform.analysis.compare.comparison import compared
     from triform.analysis.compare.document import document
-    from triform.analysis.compare.gather import gather, only_folder
+    from triform.analysis.compare.figures import names
+    from triform.analysis.compare.gather import gather, only_folder, sweep_monitor
     from triform.analysis.compare.page import page
     from triform.analysis.compare.pictures import draw, draw_importance
     from triform.analysis.compare.tracker import publish
@@ -60,6 +62,9 @@ def report(
     from triform.run.folder import write_whole
 
     jobs = gather(places)
+    sweep = sweep_monitor(only_folder(places)) if metric is None else None
+    if sweep is not None and sweep[0] in names([job.run for job in jobs if job.run is not None]):
+        metric, mode = sweep[0], mode or sweep[1]
     found = compared(jobs, metric, mode, baseline)
     folder = Path(out).expanduser() if out is not None else only_folder(places) or _new_folder(jobs)
     drawn = charts(found)
@@ -76,8 +81,8 @@ def report(
             draw(panels, plots / name)
             written.append(plots / name)
         if found.importance is not None and found.importance.shares:
-            names = short(found.varied)
-            draw_importance(found.importance, [names[key] for key in found.importance.shares], plots / "importance.png")
+            keys = short(found.varied)
+            draw_importance(found.importance, [keys[key] for key in found.importance.shares], plots / "importance.png")
             written.append(plots / "importance.png")
         texts = {
             "table.csv": as_csv(found),

@@ -110,7 +110,7 @@ def _job(folder: Path, listed: Mapping[str, Any]) -> Job:
     error = run.summary.get("error") if run is not None else None
     if status not in ENDS:
         status = str(listed.get("status") or status)
-    return Job(folder, _typed(folder, run, listed), status, _text(error or listed.get("error")), run)
+    return Job(folder, _typed(folder, run, listed), status, _error(error or listed.get("error"), listed), run)
 
 
 def _typed(folder: Path, run: Run | None, listed: Mapping[str, Any]) -> tuple[str, ...]:
@@ -123,14 +123,33 @@ def _typed(folder: Path, run: Run | None, listed: Mapping[str, Any]) -> tuple[st
     return tuple(str(word) for word in words) if isinstance(words, list) else ()
 
 
-def _text(error: Any) -> str | None:
-    return None if error is None else " ".join(str(error).split())
+def _error(error: Any, listed: Mapping[str, Any]) -> str | None:
+    """In one line, with the file and line where it arose, as far as the sweep knows."""
+    if error is None:
+        return None
+    where = listed.get("where")
+    return " ".join(f"{error} ({where})".split() if where else str(error).split())
 
 
 def _manifest(folder: Path) -> dict[str, dict[str, Any]]:
     """A sweep's jobs by number; empty where there is no manifest, or none that can be read."""
     try:
-        jobs = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["jobs"]
-        return {str(job["number"]): dict(job) for job in jobs}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {str(job["number"]): dict(job) for job in _read(folder)["jobs"]}
+    except (KeyError, TypeError, ValueError):
         return {}
+
+
+def sweep_monitor(folder: Path | None) -> tuple[str, str] | None:
+    """What a sweep judges its jobs by, and its mode; None: it is no sweep, or does not say."""
+    said = _read(folder).get("monitor") if folder is not None else None
+    if isinstance(said, dict) and isinstance(said.get("name"), str) and said.get("mode") in ("min", "max"):
+        return said["name"], said["mode"]
+    return None
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
