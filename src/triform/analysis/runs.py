@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,11 @@ def read_metrics(file: Path) -> dict[str, np.ndarray]:
     names, body = rows[0], rows[1:]
     table = np.full((len(body), len(names)), np.nan)
     for i, row in enumerate(body):
-        for j, cell in enumerate(row[: len(names)]):
-            table[i, j] = _number(cell)
+        cells = row[: len(names)]
+        try:
+            table[i, : len(cells)] = [float(cell) if cell else math.nan for cell in cells]
+        except ValueError:
+            table[i, : len(cells)] = [_number(cell) for cell in cells]
     return {name: table[:, j] for j, name in enumerate(names)}
 
 
@@ -93,4 +97,4 @@ def _number(cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        return float("nan")
+        return math.nan

@@ -187,6 +187,15 @@ def test_what_differs_names_classes_and_leaves_out_what_is_only_theirs(tmp_path:
     assert "model.norm.eps" in differing  # both have one
 
 
+def test_a_finished_run_without_the_figure_is_left_out_and_said(tmp_path: Path) -> None:
+    for i, loss in enumerate((0.5, 0.2, float("nan"))):
+        make_run(tmp_path / str(i), loss, f"seed={i}")
+    found = compared(gather([tmp_path]))
+    assert found.rows[0].figure is not None
+    assert (found.rows[0].figure.mean, found.rows[0].figure.n) == (pytest.approx(0.35), 2)
+    assert "Left out: 1 finished run without a finite validation/loss." in found.notes
+
+
 def test_other_data_is_pointed_out(tmp_path: Path) -> None:
     for i in range(2):
         make_run(tmp_path / str(i), 0.5, f"data.n_train={100 + i}")

@@ -57,9 +57,9 @@ def columns(found: Comparison) -> list[Column]:
         _estimates(found.metric.on_test.name, "the same on test data", [row.test for row in rows]),
         Column(
             "n",
-            "finished runs, one for each seed",
-            tuple(str(len(row.variant.finished)) for row in rows),
-            tuple(float(len(row.variant.finished)) for row in rows),
+            "finished runs with this figure, one for each seed",
+            tuple(str(_count(row)) for row in rows),
+            tuple(float(_count(row)) for row in rows),
         ),
     ]
     for name, (heading, meaning) in HEADINGS.items():
@@ -115,7 +115,7 @@ def as_csv(found: Comparison) -> str:
             int(row.is_baseline),
             *(values[i] for values in found.varied.values()),
         ]
-        cells += [len(row.variant.finished), *_pair(row.figure)]
+        cells += [_count(row), *_pair(row.figure)]
         apart = row.difference
         cells += [None] * 5 if apart is None else [apart.mean, apart.half, apart.n, apart.p, row.p]
         cells += _pair(row.test)
@@ -160,6 +160,10 @@ def _difference(row: Row) -> str:
     if row.is_baseline:
         return "baseline"
     return "" if row.difference is None else plus_minus(row.difference.mean, row.difference.half, sign=True)
+
+
+def _count(row: Row) -> int:
+    return 0 if row.figure is None else row.figure.n
 
 
 def _size(row: Row, name: str) -> str:

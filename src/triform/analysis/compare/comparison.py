@@ -253,6 +253,9 @@ def _notes(found: Comparison, begun: Sequence[Any]) -> list[str]:
     )
     if repeated:
         notes.append(f"{_counted(repeated, 'run')} repeated another's seed and configuration: the last one counts.")
+    n_blank = sum(len(row.variant.finished) - (row.figure.n if row.figure else 0) for row in rows)
+    if n_blank:
+        notes.append(f"Left out: {_counted(n_blank, 'finished run')} without a finite {found.metric.name}.")
     monitors = {metric.name for run in begun if (metric := monitor(run)) is not None}
     if len(monitors) > 1:
         notes.append(f"Runs picked their best checkpoints by different figures: {', '.join(sorted(monitors))}.")
