@@ -13,6 +13,7 @@ import torch
 from hydra.core.config_store import ConfigStore
 from torch import Tensor, nn
 
+from triform.data.tokenizers.tokenizer import tokenizer_file
 from triform.layers.lora import LowRank
 from triform.models.heads import LanguageModelHead
 from triform.run.build import locate
@@ -44,7 +45,7 @@ def imported(path: str) -> tuple[str, dict[str, Any], Path | None]:
     option = f"pretrained_{hashlib.blake2b(json.dumps(node, sort_keys=True).encode(), digest_size=6).hexdigest()}"
     choices = {"defaults": [{"adapter": None}, "_self_"]}
     ConfigStore.instance().store(name=option, group="model", node={**choices, **node})
-    return option, node, tokens if (tokens / "tokenizer.json").is_file() else None
+    return option, node, None if tokenizer_file(tokens) is None else tokens
 
 
 def run_of(path: str) -> RunFolder | None:
@@ -171,8 +172,8 @@ def expanded(arguments: Sequence[str]) -> list[str]:
     if "tokenizer" not in values:
         if tokens is None:
             raise BadInput(
-                f"model.path={path} has no tokenizer.json, and another tokenizer would give its embeddings other "
-                "tokens; choose the one it was trained with: tokenizer=pretrained tokenizer.path=FOLDER"
+                f"model.path={path} has no tokenizer.json or tokenizer.model, and another one would give its embeddings "
+                "other tokens; choose the one it was trained with: tokenizer=pretrained tokenizer.path=FOLDER"
             )
         chosen += ["tokenizer=pretrained", f"tokenizer.path={json.dumps(str(tokens.resolve()))}"]
     return [*chosen, *words]

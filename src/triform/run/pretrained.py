@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from triform.data.tokenizers import Tokenizer
+from triform.data.tokenizers.tokenizer import tokenizer_file
 from triform.interop import ARCHITECTURES
 from triform.interop.architecture import Architecture, Settings
 from triform.interop.convert import to_ours, to_theirs
@@ -83,7 +84,7 @@ class Pretrained:
 
     def tokenizer(self) -> Tokenizer | None:
         """Its tokenizer; None where the folder has none that the tokenizers library reads."""
-        return Tokenizer.load(self.folder) if (self.folder / "tokenizer.json").is_file() else None
+        return None if tokenizer_file(self.folder) is None else Tokenizer.load(self.folder)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def from_pretrained(
         trust: packages of your own that a config of triform's names.
 
     Returns:
-        The tokenizer is None where the folder has no tokenizer.json.
+        The tokenizer is None where the folder has none that can be read.
 
     Raises:
         ValueError: the folder is no model that can be read here, in one line that says why.
