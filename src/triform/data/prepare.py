@@ -204,6 +204,12 @@ class Prepared:
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.folder / "tokenizer")
 
+    @property
+    def unknown_shares(self) -> dict[str, float]:
+        """Split -> how many of its tokens are the unknown one, as a share; splits without any left out."""
+        totals = {name: sum(len(rows.flat) for rows in split.ids.values()) for name, split in self.splits.items()}
+        return {split: count / totals[split] for split, count in self.unknown.items() if count}
+
     def spelt_bytes(self, split: str) -> int | None:
         """UTF-8 bytes that the tokens of a text split spell; None of other kinds, and of a text with unknown tokens,
         whose bits per byte would leave out what they cost."""
@@ -257,6 +263,7 @@ def prepare(source: Source, recipe: Recipe, cache_dir: Path, progress: bool) -> 
         with FileLock(cache_dir / f"{folder.name}.lock"):
             if not folder.is_dir():
                 _make(source, recipe, folder, made_from, progress)
+                _tell_unknown(Prepared.open(folder))
     return Prepared.open(folder, made_from)
 
 
@@ -266,6 +273,11 @@ def cached(source: Source, recipe: Recipe, cache_dir: Path) -> Prepared | None:
     made_from = origin(source, recipe, cache_dir)
     folder = cache_dir / made_from.key
     return Prepared.open(folder, made_from) if folder.is_dir() else None
+
+
+def _tell_unknown(prepared: Prepared) -> None:
+    for split, share in prepared.unknown_shares.items():
+        log.warning("%s: %.2g %% of the tokens are unknown ones: what they stand for is lost", split, 100 * share)
 
 
 def _check_writable(cache_dir: Path) -> None:

@@ -172,7 +172,7 @@ def expanded(arguments: Sequence[str]) -> list[str]:
     if "tokenizer" not in values:
         if tokens is None:
             raise BadInput(
-                f"model.path={path} has no tokenizer.json or tokenizer.model, and another one would give its embeddings "
+                f"model.path={path} has no tokenizer.json or tokenizer.model, and another one gives its embeddings "
                 "other tokens; choose the one it was trained with: tokenizer=pretrained tokenizer.path=FOLDER"
             )
         chosen += ["tokenizer=pretrained", f"tokenizer.path={json.dumps(str(tokens.resolve()))}"]

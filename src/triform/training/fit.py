@@ -120,7 +120,7 @@ def fit(
         sweep(folder / "checkpoints")
         tell_cut(prepared, objective, data.seq_len)
         tell_start(settings, folder, data, limits)
-    record = _record(settings, folder, data, model_factory, objective, limits)
+    record = _record(settings, folder, data, prepared, model_factory, objective, limits)
     checkpoints = Checkpoints(
         folder / "checkpoints", *objective.monitor, settings.save_interval, settings.val_interval, limits
     )
@@ -187,6 +187,7 @@ def _record(
     settings: TrainerSettings,
     folder: Path,
     data: DataModule,
+    prepared: Prepared,
     model_factory: Callable[[], Model],
     objective: Objective,
     limits: Budget,
@@ -213,6 +214,7 @@ def _record(
             total_steps=limits.max_steps if limits.max_steps < ENDLESS else None,
             monitor={"name": f"validation/{objective.monitor[0]}", "mode": objective.monitor[1]},
             **({"signatures": objective.signatures()} if objective.signatures() else {}),
+            **({"unknown_tokens": prepared.unknown_shares} if prepared.unknown_shares else {}),
         ),
         limits,
         data.order.steps_per_epoch,
