@@ -383,6 +383,8 @@ def test_two_hundred_runs_take_less_than_ten_seconds(tmp_path: Path) -> None:
     assert len(drawn.colours) == COLOURS
     assert [chart.title for chart in drawn.slices] == ["lr", "dropout"]
     assert drawn.slices[0].x_log
+    assert [one.colour is None for one in drawn.slices[0].series] == [True] * 200 + [False] * 8  # which lie above
+    assert not drawn.fronts  # all cost the same
     assert (tmp_path / "plots" / "slices.png").exists()
     assert made.page.stat().st_size < 2e6
 

@@ -24,6 +24,8 @@ SPAN = 20
 """Largest over smallest figure from which on an axis is logarithmic, as in a run's own picture."""
 ALONG = {"tokens": "tokens", "seconds": "seconds", "FLOPs": "FLOPs"}
 TRAIN = "train/loss"
+SAME = 1.001
+"""Largest over smallest FLOPs up to which variants cost the same, and have no front."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,8 @@ def front_chart(found: Comparison, colours: Mapping[str, int], name: str, mode: 
     if len(rows) < 2:
         return None
     x = np.array([row.sizes["flops"] for row in rows])
+    if x.max() < x.min() * SAME:
+        return None
     y = np.array([_figure(found, row, name) for row in rows], dtype=float)
     best = front(x.tolist(), y.tolist(), mode)
     drawn = [Series("not beaten in both", None, x[best], y[best], names=tuple(rows[i].variant.label for i in best))]
@@ -164,9 +168,10 @@ def front_chart(found: Comparison, colours: Mapping[str, int], name: str, mode: 
                 label, colours.get(label), np.array([cost]), np.array([value]), names=(label,), line=False, marks=True
             )
         )
+    drawn.sort(key=lambda one: (not one.line, one.colour is not None))
     way = "lower" if mode == "min" else "higher"
     title = f"{name} against FLOPs ({way} and further left is better)"
-    return Chart(title, "FLOPs of all training", name, tuple(drawn), x_log=bool(x.max() / x.min() > 3))
+    return Chart(title, "FLOPs of all training", name, tuple(drawn), x_log=bool(x.min() > 0 and x.max() / x.min() > 3))
 
 
 def slice_charts(found: Comparison, colours: Mapping[str, int]) -> list[Chart]:
