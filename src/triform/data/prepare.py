@@ -3,7 +3,8 @@
 A prepared folder holds `meta.json`, `tokenizer/`, and for each split and text column flat files, all values after each
 other and where each row ends: the text in UTF-8 (`train.source.utf8`, `train.source.utf8_ends`) and its tokens
 (`train.source.ids`, `train.source.ids_ends`). Beside them, by kind: `train.labels` (with `train.labels_ends` where a
-row has several), `train.scores`, `train.tags` or `train.learned` (both as long as the tokens).
+row has several), `train.scores`, `train.tags` or `train.learned` (both as long as the tokens). Images have no text:
+`train.pixels` has theirs.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from filelock import FileLock
 
 from triform.data.sources.base import Kind, Source, digest
 from triform.data.sources.files import content_hash, hashes_kept_in
-from triform.data.spool import LABELS, Labels, Spool, hold_out, texts_of
+from triform.data.spool import LABELS, Labels, Spool, files_of, hold_out, texts_of
 from triform.data.tokenise import SAMPLE, is_sampled, mapped, train, write_parts, write_tokens
 from triform.data.tokenizers import Recipe, Tokenizer
 
@@ -69,15 +70,16 @@ class Split:
     Args:
         stem: the folder and the name of the split, which its files begin with.
         dtype: of token ids.
+        shape: of each image: channels, height, width.
     """
 
-    def __init__(self, kind: Kind, stem: Path, dtype: str) -> None:
-        self.kind, self.stem, self.dtype = kind, stem, dtype
+    def __init__(self, kind: Kind, stem: Path, dtype: str, shape: Sequence[int] | None = None) -> None:
+        self.kind, self.stem, self.dtype, self.shape = kind, stem, dtype, shape
         self.ids = {column: self._ragged(f"{column}.ids", dtype) for column in texts_of(kind)}
         self.utf8 = {column: self._ragged(f"{column}.utf8", "uint8") for column in texts_of(kind)}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Split, (self.kind, self.stem, self.dtype)
+        return Split, (self.kind, self.stem, self.dtype, self.shape)
 
     def _path(self, ending: str) -> Path:
         return self.stem.with_name(f"{self.stem.name}.{ending}")
@@ -87,8 +89,13 @@ class Split:
 
     @cached_property
     def labels(self) -> np.ndarray | None:
-        """The label of each example of a "labelled" split as an index into `Prepared.labels`."""
-        return mapped(self._path("labels"), "int64") if self.kind == "labelled" else None
+        """The label of each text or image that has one, as an index into `Prepared.labels`."""
+        return mapped(self._path("labels"), "int64") if self.kind in ("labelled", "images") else None
+
+    @cached_property
+    def pixels(self) -> np.ndarray | None:
+        """Those of each example of an "images" split: (examples, channels, height, width), from 0 to 255."""
+        return None if self.shape is None else mapped(self._path("pixels"), "uint8").reshape(-1, *self.shape)
 
     @cached_property
     def scores(self) -> np.ndarray | None:
@@ -103,11 +110,14 @@ class Split:
         return self._ragged(*names[self.kind]) if self.kind in names else None
 
     def __len__(self) -> int:
-        return len(next(iter(self.ids.values())))
+        return len(next(iter(self.ids.values())) if self.pixels is None else self.pixels)
 
     def __getitem__(self, i: int) -> dict[str, Any]:
         """`ids` of a text and, by kind, its `label`, `labels`, `score`, `tags` or `learned`; of pairs `source_ids` and
-        `target_ids`."""
+        `target_ids`; of images `pixels` and `label`."""
+        if self.pixels is not None:
+            assert self.labels is not None
+            return {"pixels": np.array(self.pixels[i]), "label": int(self.labels[i])}
         if self.kind == "pairs":
             return {f"{column}_ids": rows[i].astype(np.int64) for column, rows in self.ids.items()}
         example: dict[str, Any] = {"ids": self.ids["text"][i].astype(np.int64)}
@@ -224,7 +234,7 @@ class Prepared:
         if not meta_path.is_file():
             raise ValueError(f"Prepared: {folder} holds no prepared data; start the run again to make it")
         meta = json.loads(meta_path.read_text(encoding="utf-8"))
-        splits = {name: Split(meta["kind"], folder / name, meta["dtype"]) for name in meta["splits"]}
+        splits = {name: Split(meta["kind"], folder / name, meta["dtype"], meta.get("shape")) for name in meta["splits"]}
         return cls(folder, meta["kind"], meta["labels"], splits, meta["unknown"], origin)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -311,12 +321,15 @@ def _make(source: Source, recipe: Recipe, folder: Path, made_from: Origin, progr
                     n_bytes["train"] >> 20,
                 )
             tokenizer.save(temporary / "tokenizer")
-            dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+            most = max(tokenizer.vocab_size, tokenizer.source.vocab_size)
+            dtype = "uint16" if most <= 1 << 16 else "uint32"
             unknown = {}
             for split in splits:
                 say = step(f"tokenising {split}", n_bytes[split])
                 unknown[split] = _tokenise(temporary, split, source.kind, tokenizer, dtype, say)
         meta = {"kind": source.kind, "splits": splits, "dtype": dtype, "labels": labels, "unknown": unknown}
+        if source.kind == "images":
+            meta["shape"] = source.shape  # type: ignore[attr-defined]
         (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
         for path in sorted(temporary.rglob("*")):
             if path.is_file():
@@ -354,9 +367,10 @@ def _read(source: Source, folder: Path, step: Step) -> tuple[list[str], list[str
                 )
             hold_out(folder, source.kind, spool, fraction)
         labels.is_complete = True
-    splits = [split for split in SPLITS if (folder / f"{split}.{texts_of(source.kind)[0]}.utf8_ends").exists()]
+    ends = f"{files_of(source.kind)[0]}_ends"
+    splits = [split for split in SPLITS if (folder / f"{split}.{ends}").exists()]
     for split in splits:
-        if (folder / f"{split}.{texts_of(source.kind)[0]}.utf8_ends").stat().st_size == 0:
+        if (folder / f"{split}.{ends}").stat().st_size == 0:
             raise ValueError(
                 f"{type(source).__name__}: the split {split} has no examples; name files that have some in "
                 f"data.{split}_files"
@@ -374,7 +388,11 @@ def _tokenise(
             (folder / f"{split}.{ending}").unlink()
         return n_unknown
     columns = texts_of(kind)
-    return sum(write_tokens(folder / f"{split}.{name}", tokenizer, dtype, kind == "text", say) for name in columns)
+    readers = {"source": tokenizer.source}
+    return sum(
+        write_tokens(folder / f"{split}.{name}", readers.get(name, tokenizer), dtype, kind == "text", say)
+        for name in columns
+    )
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 For each split and text column: `train.source.utf8`, all texts after each other, and `train.source.utf8_ends`, where
 each ends. Beside them, by kind: `train.labels` (class numbers; "labelled"), with `train.labels_ends` ("multilabelled"),
 `train.scores` ("scored"), and `train.parts` with `train.parts_ends`: the pieces that a text is tokenised in, each with
-its length in bytes and its value, the number of a word's tag ("tagged") or whether it is learned ("chat").
+its length in bytes and its value, the number of a word's tag ("tagged") or whether it is learned ("chat"). Of "images"
+`train.pixels` and `train.pixels_ends`, in place of text.
 """
 
 import logging
@@ -20,15 +21,20 @@ from triform.data.sources.base import Kind, Row, stable_hash
 
 log = logging.getLogger(__name__)
 
-TEXTS: dict[str, tuple[str, ...]] = {"pairs": ("source", "target")}
+TEXTS: dict[str, tuple[str, ...]] = {"pairs": ("source", "target"), "images": ()}
 """Kind -> its text columns; of all others it is ("text",)."""
-LABELS = ("labelled", "multilabelled", "tagged")
+LABELS = ("labelled", "multilabelled", "tagged", "images")
 """Kinds whose values are names of classes."""
 BLOCK = 1 << 18  # bytes copied at a time
 
 
 def texts_of(kind: Kind) -> tuple[str, ...]:
     return TEXTS.get(kind, ("text",))
+
+
+def files_of(kind: Kind) -> tuple[str, ...]:
+    """Endings of the files that hold what is learned from, the first of which tells equal examples."""
+    return ("pixels",) if kind == "images" else tuple(f"{column}.utf8" for column in texts_of(kind))
 
 
 class Labels:
@@ -120,7 +126,8 @@ class Spool:
         self.texts = {column: Rows(folder / f"{split}.{column}.utf8") for column in texts_of(kind)}
         self.names = Rows(folder / f"{split}.labels") if kind == "multilabelled" else None
         self.parts = Rows(folder / f"{split}.parts") if kind in ("tagged", "chat") else None
-        codes = {"labelled": ("labels", "q"), "scored": ("scores", "d")}
+        self.pixels = Rows(folder / f"{split}.pixels") if kind == "images" else None
+        codes = {"labelled": ("labels", "q"), "images": ("labels", "q"), "scored": ("scores", "d")}
         name, code = codes.get(kind, ("", ""))
         self.numbers = Numbers(folder / f"{split}.{name}", code) if name else None
 
@@ -130,12 +137,12 @@ class Spool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for file in (*self.texts.values(), self.names, self.parts, self.numbers):
+        for file in (*self.texts.values(), self.names, self.parts, self.pixels, self.numbers):
             if file is not None:
                 file.close()
 
     def add(self, row: Row) -> int:
-        """Returns the bytes of text in it."""
+        """Returns the bytes of text, or of pixels, in it."""
         place = row.get("place")
         self.n_rows += 1
         if self.kind == "tagged":
@@ -151,6 +158,11 @@ class Spool:
             numbers = [self.labels.number(name, self.split, place) for name in row["labels"]]
             self.names.add(np.array(numbers, dtype=np.int64).tobytes(), len(numbers))
             self.names.end()
+        if self.pixels is not None:
+            data = row["pixels"].tobytes()
+            self.pixels.add(data, len(data))
+            self.pixels.end()
+            return len(data)
         return sum(self._add_text(rows, row[column], place) for column, rows in self.texts.items())
 
     def _add_text(self, rows: Rows, text: str | Iterable[str], place: Any) -> int:
@@ -203,8 +215,7 @@ def hold_out(folder: Path, kind: Kind, spool: Spool, fraction: float) -> None:
     if kind == "text":
         _cut_text(folder, int(spool.n_characters * (1 - fraction)))
         return
-    first = texts_of(kind)[0]
-    hashes = _hashes(folder / f"train.{first}.utf8")
+    hashes = _hashes(folder / f"train.{files_of(kind)[0]}")
     distinct = np.unique(hashes)
     count = min(max(1, round(len(distinct) * fraction)), len(distinct) - 1)
     held = hashes <= distinct[count - 1] if count > 0 else np.zeros(len(hashes), dtype=bool)
@@ -215,10 +226,10 @@ def hold_out(folder: Path, kind: Kind, spool: Spool, fraction: float) -> None:
             f"prepare: of {len(hashes)} training example(s), {len(distinct)} of them distinct, none can be held out "
             "for validation without taking it from training; name data.validation_files, or add examples"
         )
-    for column in texts_of(kind):
-        _divide_rows(folder, f"{column}.utf8", held, 1)
-    if kind in ("labelled", "scored"):
-        name, dtype = ("labels", "int64") if kind == "labelled" else ("scores", "float64")
+    for name in files_of(kind):
+        _divide_rows(folder, name, held, 1)
+    if kind in ("labelled", "images", "scored"):
+        name, dtype = ("scores", "float64") if kind == "scored" else ("labels", "int64")
         values = np.fromfile(folder / f"train.{name}", dtype=dtype)
         values[held].tofile(folder / f"validation.{name}")
         values[~held].tofile(folder / f"train.{name}")
@@ -235,7 +246,7 @@ def _hashes(path: Path) -> np.ndarray:
 
 
 def _without_only_examples(folder: Path, kind: Kind, hashes: np.ndarray, held: np.ndarray) -> np.ndarray:
-    if kind == "labelled":
+    if kind in ("labelled", "images"):
         values, rows = np.fromfile(folder / "train.labels", dtype=np.int64), np.arange(len(held))
     else:
         name = "parts" if kind == "tagged" else "labels"

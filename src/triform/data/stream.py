@@ -45,8 +45,8 @@ class Examples:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens read of each example: what a row longer than `seq_len` has beyond it is not."""
-        if self.split.kind == "text":
+        """Tokens, or patches of images, read of each example: what a row longer than `seq_len` has beyond it is not."""
+        if self.split.kind in ("text", "images"):
             return np.full((len(self.of_epoch(0)), 1), self.seq_len)
         return np.minimum(self.split.lengths, self.seq_len)
 

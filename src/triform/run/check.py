@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from triform.run.build import check_targets, locate, targets
+from triform.run.build import build, check_targets, locate, targets
 from triform.run.errors import BadInput, nearest
 from triform.run.folder import read_mapping
 from triform.run.help import conf_dir
@@ -350,6 +350,8 @@ def check_relations(config: Mapping[str, Any]) -> None:
         raise BadInput(
             f"model.embedding: the model reads {reads}, not data of kind {kind}; choose another model, or such data"
         )
+    if kind == "images":
+        check_images(config, data)
     longest = {"model": config["model"].get("max_seq_len")}
     for stack in ("encoder", "decoder"):
         node = config["model"].get(stack)
@@ -361,6 +363,26 @@ def check_relations(config: Mapping[str, Any]) -> None:
                 f"data.seq_len={config['data']['seq_len']} is beyond {key}.max_seq_len={length}; "
                 f"set {key}.max_seq_len to {config['data']['seq_len']} or more, or data.seq_len to at most {length}"
             )
+
+
+def check_images(config: Mapping[str, Any], data: Any) -> None:
+    """Refuse images of another size than the model reads, and rows of another length than it makes of them."""
+    import torch
+
+    with torch.device("meta"):
+        reads = build(config["model"]["embedding"], config["trust"], "model.embedding")(1)
+    given, wanted = data.shape_of(config["data"]), (reads.channels, reads.image_size, reads.image_size)
+    if tuple(given) != wanted:
+        raise BadInput(
+            f"data: images of {' x '.join(map(str, given))} (channels, height, width) do not fit the "
+            f"{' x '.join(map(str, wanted))} of the model; set model.embedding.channels={given[0]} and "
+            f"model.embedding.image_size={given[1]}, or choose another model"
+        )
+    if config["data"]["seq_len"] != reads.seq_len:
+        raise BadInput(
+            f"data.seq_len={config['data']['seq_len']}: the model makes {reads.seq_len} vectors of an image; set "
+            f"data.seq_len and model.max_seq_len to {reads.seq_len}"
+        )
 
 
 def check_reach(config: Mapping[str, Any], overrides: Sequence[str]) -> None:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
 from triform.layers.losses import BinaryCrossEntropy
-from triform.tasks.classification import known_labels, text_head
+from triform.tasks.choice import known_labels
+from triform.tasks.classification import text_head
 from triform.tasks.f1 import class_counts, macro_f1, micro_f1
 from triform.tasks.objective import Batch, Key, Measures, Model, Objective, Sample
 from triform.tasks.text_state import FAMILIES, TextState

@@ -12,7 +12,7 @@ from triform.data.prepare import Split
 from triform.data.tokenizers import Tokenizer
 from triform.layers.losses import CrossEntropy
 from triform.models.heads import ClassificationHead
-from triform.tasks.classification import balanced_weights, checked_weights, known_labels
+from triform.tasks.choice import balanced_weights, checked_weights, known_labels
 from triform.tasks.f1 import class_counts, macro_f1, micro_f1, one_hot
 from triform.tasks.objective import (
     IGNORED,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-Kind = Literal["text", "pairs", "labelled", "multilabelled", "scored", "tagged", "chat"]
+Kind = Literal["text", "pairs", "labelled", "multilabelled", "scored", "tagged", "chat", "images"]
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "text": ("text",),
@@ -17,7 +17,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "chat": ("turns",),
 }
 """Kind -> what a row holds. "label" is a string, "labels" a list of strings, "score" a number, "tokens" and "tags" are
-lists of strings of one length, "turns" is a list of (text, whether it is learned); all others are texts."""
+lists of strings of one length, "turns" is a list of (text, whether it is learned); all others are texts. Rows of kind
+"images" come from no table: "pixels" is an array of whole numbers from 0 to 255, (channels, height, width), "label" a
+string."""
 
 Row = Mapping[str, Any]
 
