@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertForPreTraining, LlamaConfig, LlamaForCausalLM
 
 import triform
 from triform.commands import main
@@ -136,6 +136,23 @@ def test_a_larger_vocabulary_keeps_the_old_rows(folder: Path) -> None:
     assert torch.equal(model.embedding.table.weight[:270], old)
     assert torch.equal(model.embedding.table.weight[270:], random[270:])
     assert model.head.weight is model.embedding.table.weight
+
+
+def test_of_two_heads_the_one_that_predicts_tokens_comes_along(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 4}
+    BertForPreTraining(BertConfig(vocab_size=270, max_position_embeddings=32, **sizes)).save_pretrained(tmp_path)
+    Byte().train(iter(())).save(tmp_path)
+    before, _ = triform.from_pretrained(tmp_path)
+    config = compose(["model=from_pretrained", f"model.path={tmp_path}", "data=text", "task=masked_lm"])
+    model = model_factory(config, 270)()
+    model.initialise(0)
+    fill(model, str(tmp_path))
+    assert all(
+        torch.equal(value, model.head.get_parameter(name)) for name, value in before.head.main.named_parameters()
+    )
+    assert {name for name, _ in model.head.named_parameters()} == {
+        name for name, _ in before.head.main.named_parameters()
+    }
 
 
 def test_low_rank_adaptation_learns_beside_the_weights_and_is_merged(

@@ -62,9 +62,7 @@ def _language_model(node: Mapping[str, Any]) -> dict[str, Any]:
     A task that wants another head brings it.
     """
     head: dict[str, Any] = dict(node["head"])
-    inner = head.get("language_model")
-    if isinstance(inner, Mapping):  # BERT's head for pre-training
-        return dict(inner)
+    head = dict(head.get("main", head))  # of two, as BERT has them for pre-training, the one that gives logits
     if locate(head["_target_"], (), "model.head") is LanguageModelHead:
         return head
     family = locate(node["_target_"], (), "model").family
@@ -85,7 +83,7 @@ def fill(model: nn.Module, path: str, trust: Sequence[str] = (), say: bool = Tru
     Raises:
         BadInput: the model has another part or size elsewhere.
     """
-    weights = {name.replace("head.language_model.", "head.", 1): value for name, value in _weights(path, trust).items()}
+    weights = {name.replace("head.main.", "head.", 1): value for name, value in _weights(path, trust).items()}
     adapted = tuple(name for name, module in model.named_modules() if isinstance(module, LowRank))
     own = dict(model.named_parameters())
     new, grown, cut, taken = [], [], [], 0

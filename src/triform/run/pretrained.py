@@ -29,7 +29,6 @@ from triform.models.weights import check_weights
 from triform.run.build import build
 from triform.run.compose import compose
 from triform.run.errors import BadInput, one_line
-from triform.run.folder import resolve_run
 
 OWN_TYPE = "triform"
 """`model_type` in the config.json of a model that no published architecture fits."""
@@ -353,11 +352,3 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def run_folder(path: str | Path) -> Path | None:
-    """The run that a path names; None if it is none."""
-    try:
-        return resolve_run(path).path
-    except ValueError:
-        return None
