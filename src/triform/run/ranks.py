@@ -85,6 +85,7 @@ class Processes:
         killed: told of one that a signal ended which was not passed on.
         orphans_save: when this process is killed they get a signal that asks for a checkpoint, not killed as well.
         label: what to call them in messages, before their number.
+        preload: further modules that the server imports, if it has not started yet.
     """
 
     def __init__(
@@ -95,9 +96,10 @@ class Processes:
         killed: Killed = lambda rank, name: None,
         orphans_save: bool = False,
         label: str = "rank",
+        preload: Sequence[str] = (),
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(PRELOAD))
+        context.set_forkserver_preload([*PRELOAD, *preload])
         self.ranks: list[BaseProcess] = [
             context.Process(
                 target=_process, args=({**os.environ, **own}, target, arguments, orphans_save), name=f"{label} {rank}"
@@ -129,6 +131,10 @@ class Processes:
         for process in self._running.values():
             if process.pid is not None and process.exitcode is None:
                 os.kill(process.pid, number)
+
+    def sentinels(self) -> list[int]:
+        """What `multiprocessing.connection.wait` waits for, of those that run."""
+        return list(self._running)
 
     def wait(self) -> int:
         """Wait until all have ended and return the exit code of the first one that did not end with 0."""

@@ -43,6 +43,7 @@ def wandb_logger(
         mode: `auto`: the environment variable WANDB_MODE where set, else online when this machine
             is logged in and the server answers within seconds, else offline; `online`: as auto, but
             whatever WANDB_MODE says; `offline`: never use the network; `disabled`: record nothing.
+        group: of W&B; None: the sweep that the run belongs to, if any.
         folder: the run folder; everything lands in `folder/wandb`, the id in `folder/wandb_id`.
         config: the resolved configuration, without secrets.
         name: of the W&B run; None: the last two parts of the folder's path.
@@ -59,7 +60,7 @@ def wandb_logger(
     about = {
         "project": project,
         "entity": entity,
-        "group": group,
+        "group": group if group is not None else sweep_of(folder),
         "tags": tags,
         "name": name or "/".join(folder.absolute().parts[-2:]),
         "config": dict(config),
@@ -69,6 +70,11 @@ def wandb_logger(
         return _start_wandb(about | {"id": id or wandb_id(folder)}, mode, folder)
 
     return Background("wandb", start)
+
+
+def sweep_of(folder: Path) -> str | None:
+    """Name of the sweep that a run folder belongs to; None: it is in none."""
+    return folder.absolute().parent.name if (folder.parent / "manifest.json").is_file() else None
 
 
 def wandb_id(folder: Path) -> str:

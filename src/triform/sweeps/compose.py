@@ -1,0 +1,111 @@
+"""From the overrides of a job to its config and its run folder."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triform.data.prepare import Prepared
+from triform.run.check import check_keys, check_reach
+from triform.run.cli import config_folders, parsed
+from triform.run.compose import CONFIG_NAME, composed, plain, with_recipe
+from triform.run.errors import BadInput, nearest, one_line
+from triform.run.folder import RunFolder
+from triform.run.job import checked, created, settled
+from triform.sweeps.launcher import Launcher
+from triform.sweeps.manifest import Job
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A job that has passed every check.
+
+    Args:
+        figures: names of the validation figures that it will log.
+        monitor: the one that picks its best checkpoint, and whether its "min" or "max" is best.
+    """
+
+    config: dict[str, Any]
+    prepared: Prepared
+    figures: tuple[str, ...]
+    monitor: tuple[str, str]
+
+
+def compose_job(job: Job, launcher: Launcher, trust: Sequence[str]) -> Composed:
+    """Compose a job and check all of it; its data is prepared, where that has not been done.
+
+    Args:
+        trust: packages besides triform's own that its config may name.
+
+    Raises:
+        BadInput: in one line, with what of the job varies.
+    """
+    try:
+        config = config_of(job.overrides) | {"trust": list(trust)}
+        prepared = checked(launcher.as_if_here(config))
+        launcher.shape(config)
+        return Composed(config, prepared, *figures_of(config, prepared))
+    except ValueError as error:
+        varied = " ".join(job.varied)
+        raise BadInput(f"{one_line(error)} (in the run with {varied})" if varied else one_line(error)) from error
+
+
+def config_of(overrides: Sequence[str]) -> dict[str, Any]:
+    """The resolved config of a command line.
+
+    Raises:
+        BadInput: a key, group, option or value is wrong.
+    """
+    found, folders = parsed(overrides), config_folders(overrides)
+    config = plain(composed(with_recipe(found.overrides, folders), folders, found.config_name or CONFIG_NAME))
+    check_keys(config)
+    config = settled(config)
+    check_reach(config, overrides)
+    return config
+
+
+def figures_of(config: Mapping[str, Any], prepared: Prepared) -> tuple[tuple[str, ...], tuple[str, str]]:
+    """Names of the validation figures that a run logs; the one that picks its best checkpoint, with its best end."""
+    from triform.run.parts import objective_of
+
+    objective = objective_of(config, prepared.tokenizer, prepared.labels)
+    written = objective.written if objective.writes(False) else ()
+    names = ("loss", *objective.measures, *objective.derived, *written)
+    return tuple(f"validation/{name}" for name in names), (f"validation/{objective.monitor[0]}", objective.monitor[1])
+
+
+def monitor_of(settings: Mapping[str, Any], jobs: Sequence[Composed]) -> dict[str, str]:
+    """The figure that the jobs are judged by.
+
+    Raises:
+        BadInput: one of them does not log it, or nothing says which way it improves.
+    """
+    first = jobs[0].monitor
+    name, mode = settings.get("metric"), settings.get("mode")
+    if name is None:
+        common = next((one.monitor for one in jobs if all(one.monitor[0] in other.figures for other in jobs)), first)
+        return {"name": common[0], "mode": common[1]}
+    full = name if "/" in name else f"validation/{name}"
+    for job in jobs:
+        if full not in job.figures:
+            raise BadInput(
+                f"hydra.sweeper.metric={name} is not logged{nearest(full, job.figures)}; there are "
+                f"{', '.join(job.figures)}"
+            )
+    mode = mode or next((job.monitor[1] for job in jobs if job.monitor[0] == full), None)
+    mode = mode or ("min" if full == "validation/loss" else None)
+    if mode not in ("min", "max"):
+        raise BadInput(f"hydra.sweeper.mode={mode or 'null'}: say which end of {full} is best; set it to min or max")
+    return {"name": full, "mode": mode}
+
+
+def make_folder(folder: RunFolder, job: Job, made: Composed) -> None:
+    """Write the run folder of a job that has not begun; what a driver left there that was killed meanwhile goes.
+
+    Raises:
+        BadInput: it cannot be written.
+    """
+    if folder.path.is_dir() and not folder.metrics.exists():
+        shutil.rmtree(folder.path, ignore_errors=True)
+    created(made.config, job.overrides, made.prepared, Path(folder.path))

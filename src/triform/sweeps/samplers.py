@@ -1,0 +1,238 @@
+"""What chooses the jobs of a sweep: asked for the next one, told how each ended."""
+
+import itertools
+import math
+import re
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.errors import HydraException
+
+from triform.run.errors import BadInput, nearest, one_line
+from triform.sweeps.manifest import Job
+
+
+class Sampler(ABC):
+    """Chooses jobs one after the other; only the driver of a sweep asks and tells it, never a rank.
+
+    `begin` comes first, also when a sweep is taken up again; then `ask` and `tell` in any order, as jobs begin and
+    end.
+    """
+
+    adaptive: ClassVar[bool] = False
+    """Whether a job depends on how others ended. If not, all are asked for and checked before the first one starts."""
+
+    @abstractmethod
+    def example(self) -> list[str] | None:
+        """Overrides that a job may have, which is not asked for by this; None: there can be no job."""
+
+    @abstractmethod
+    def begin(self, jobs: Sequence[Job]) -> None:
+        """Know the jobs that the sweep has already, of this and of earlier calls."""
+
+    @abstractmethod
+    def ask(self, number: int) -> list[str] | None:
+        """Overrides of a further job, which will have this number; None: there is none, at least for now."""
+
+    def tell(self, number: int, status: str, figure: float | None) -> None:  # noqa: B027
+        """Hear how a job ended.
+
+        Args:
+            status: finished, pruned, failed or preempted; a preempted job goes on later.
+            figure: the best value of what the sweep judges by; None: it has none that is finite.
+        """
+
+    def watch(self, number: int, step: int, figure: float) -> bool:
+        """Hear of a validation of a running job and say whether to prune it."""
+        return False
+
+
+class Grid(Sampler):
+    """Every combination, the first key's values slowest.
+
+    Args:
+        axes: for each thing that varies, its alternatives; each is a list of overrides.
+    """
+
+    def __init__(self, axes: Sequence[Sequence[Sequence[str]]]) -> None:
+        self.axes = axes
+        self._left: list[list[str]] = []
+
+    def example(self) -> list[str] | None:
+        return next(self._combinations(), None)
+
+    def _combinations(self) -> Iterator[list[str]]:
+        for alternatives in itertools.product(*self.axes):
+            yield [word for alternative in alternatives for word in alternative]
+
+    def begin(self, jobs: Sequence[Job]) -> None:
+        known = {frozenset(job.varied) for job in jobs}
+        self._left = []
+        for words in self._combinations():
+            if frozenset(words) not in known:
+                known.add(frozenset(words))
+                self._left.append(words)
+
+    def ask(self, number: int) -> list[str] | None:
+        return self._left.pop(0) if self._left else None
+
+
+class Random(Sampler):
+    """Values drawn from each key's range on its own: job i of a seed is the same, however many there are.
+
+    Args:
+        space: key -> its range (`Interval`) or its values.
+        n_jobs: jobs in all.
+        seed: of what is drawn.
+    """
+
+    def __init__(self, space: Mapping[str, "Interval | Sequence[str]"], n_jobs: int, seed: int) -> None:
+        self.space, self.n_jobs, self.seed = space, n_jobs, seed
+
+    def example(self) -> list[str] | None:
+        return self.ask(0)
+
+    def begin(self, jobs: Sequence[Job]) -> None:
+        pass
+
+    def ask(self, number: int) -> list[str] | None:
+        if number >= self.n_jobs:
+            return None
+        generator = np.random.default_rng([self.seed, number])
+        return [f"{key}={_drawn(values, generator)}" for key, values in self.space.items()]
+
+
+class Interval:
+    """A range of numbers as Hydra's sweep syntax states it: `interval(1e-5,1e-1)`, `tag(log,interval(...))`,
+    `int(interval(1,8))`, whose end belongs to it.
+
+    Raises:
+        BadInput: it is empty, or logarithmic and not above 0.
+    """
+
+    def __init__(self, key: str, start: float, end: float, log: bool, whole: bool) -> None:
+        if not start < end:
+            raise BadInput(f"{key}: interval({start:g},{end:g}) is empty; give the smaller end first")
+        if log and start <= 0:
+            raise BadInput(f"{key}: interval({start:g},{end:g}) has no logarithm; let it begin above 0")
+        self.start, self.end, self.log, self.whole = start, end, log, whole
+
+    def draw(self, generator: np.random.Generator) -> str:
+        """A value, to six significant digits."""
+        half = 0.5 if self.whole else 0.0  # each whole number has the same share
+        low, high = self.start - half, self.end + half
+        if self.log:
+            low = max(low, self.start / 2)
+            value = math.exp(generator.uniform(math.log(low), math.log(high)))
+        else:
+            value = generator.uniform(low, high)
+        if self.whole:
+            return str(min(max(round(value), int(self.start)), int(self.end)))
+        return f"{min(max(value, self.start), self.end):.6g}"
+
+
+def _drawn(values: "Interval | Sequence[str]", generator: np.random.Generator) -> str:
+    return values.draw(generator) if isinstance(values, Interval) else values[int(generator.integers(len(values)))]
+
+
+# What was typed
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
+    """Overrides that all jobs share, and those that name several values; the last one of a key holds.
+
+    Raises:
+        BadInput: one of them cannot be read.
+    """
+    try:
+        overrides = OverridesParser.create().parse_overrides(list(arguments))
+    except HydraException as error:
+        raise BadInput(f"{one_line(error)}") from error
+    by_key: dict[str, Override] = {}
+    for override in overrides:
+        by_key.pop(override.get_key_element(), None)
+        by_key[override.get_key_element()] = override
+    fixed = [str(one.input_line) for one in by_key.values() if not one.is_sweep_override()]
+    return fixed, [one for one in by_key.values() if one.is_sweep_override()]
+
+
+def values_of(override: Override) -> "Interval | list[str]":
+    """What a key may be.
+
+    Raises:
+        BadInput: nothing.
+    """
+    key = override.get_key_element()
+    found = override.value()
+    if isinstance(found, IntervalSweep):
+        assert found.start is not None
+        assert found.end is not None
+        unknown = sorted(found.tags - {"log", "int"})
+        if unknown:
+            raise BadInput(f"{key}: tag {unknown[0]} is not known{nearest(unknown[0], ('log', 'int'))}; use log or int")
+        whole = "int" in found.tags or (isinstance(found.start, int) and isinstance(found.end, int))
+        return Interval(key, found.start, found.end, "log" in found.tags, whole)
+    values = list(override.sweep_string_iterator())
+    if not values:
+        raise BadInput(f"{override.input_line}: no value; give {key} at least one")
+    return values
+
+
+def sampler(settings: Mapping[str, Any], swept: Sequence[Override]) -> Sampler:
+    """What `hydra.sweeper` and the overrides with several values ask for.
+
+    Raises:
+        BadInput: they do not fit, or there is no job in it.
+    """
+    kind = settings["sampler"]
+    space = {override.get_key_element(): values_of(override) for override in swept}
+    ranges = [override for override in swept if isinstance(space[override.get_key_element()], Interval)]
+    if kind in ("grid", "list"):
+        if ranges:
+            raise BadInput(
+                f"{ranges[0].input_line}: a range has no end of values; list some, or choose hydra/sweeper=random"
+            )
+        axes = [[[f"{key}={value}"] for value in values] for key, values in space.items() if isinstance(values, list)]
+        return Grid([read_list(settings), *axes] if kind == "list" else axes)
+    if kind == "random":
+        n_jobs = settings["n_jobs"]
+        if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs < 1:
+            raise BadInput(f"hydra.sweeper.n_jobs={n_jobs} is no number of jobs; set hydra.sweeper.n_jobs to 1 or more")
+        if not space:
+            raise BadInput("hydra/sweeper=random: no key has a range; give one, as optimizer.lr=interval(1e-4,1e-2)")
+        return Random(space, n_jobs, settings["seed"])
+    raise BadInput(f"hydra.sweeper.sampler={kind} is not known{nearest(kind, ('grid', 'list', 'random'))}")
+
+
+def read_list(settings: Mapping[str, Any]) -> list[list[str]]:
+    """The jobs of a file: overrides of one on each line, quoted as in a shell; `#` begins a comment.
+
+    Raises:
+        BadInput: the file is missing, has no job, or a line cannot be read.
+    """
+    file = settings["file"]
+    if file is None:
+        raise BadInput("hydra.sweeper.file is not set; name a file with the overrides of one job on each line")
+    try:
+        lines = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"hydra.sweeper.file={file} cannot be read: {one_line(error)}") from error
+    jobs = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise BadInput(f"{file}:{number}: {one_line(error)}") from error
+        if wrong := [word for word in words if not re.match(r"~|[^=]+=", word)]:
+            raise BadInput(f"{file}:{number}: {wrong[0]} cannot be read as key=value; write the overrides of one job")
+        if words:
+            jobs.append(words)
+    if not jobs:
+        raise BadInput(f"hydra.sweeper.file={file} holds no job; write the overrides of one on each line")
+    return jobs
