@@ -10,6 +10,7 @@ COMMANDS = {
     "train": "train a model; the same as python train.py",
     "resume": "go on with a run that was stopped",
     "rerun": "the same run again, with a change",
+    "sweep": "how far a sweep is, go on with it, retry what failed, add to it",
     "evaluate": "measure a trained model on a split of its data",
     "generate": "let a trained model write",
     "export": "write a trained model as transformers reads it",
