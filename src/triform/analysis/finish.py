@@ -123,6 +123,6 @@ def draw_alignment(loaded: Loaded, examples: Sequence[Mapping[str, Any]], out: P
             loaded.objective.hidden(loaded.model, batch)
         last = [name for name in captured if "cross" in name][-1]
         weights.append(captured[last][0].float().mean(0).cpu().numpy())
-        sources.append(tokens.pieces(batch["input_ids"][0].tolist()))
+        sources.append(tokens.source.pieces(batch["input_ids"][0].tolist()))
         targets.append(tokens.pieces(batch["labels"][0].tolist()))
     alignment(weights, sources, targets, out)

@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
         raise BadInput(f"--{flag}: a model of pairs gives its likeliest answer, nothing is drawn; leave it out")
     for prompt in prompts:
         if answer is not None:
-            print(answer(loaded.model, [loaded.tokenizer.encode(prompt)])[0], flush=True)
+            print(answer(loaded.model, [loaded.tokenizer.source.encode(prompt)])[0], flush=True)
         else:
             print(prompt + _continuation(loaded, prompt, WRITE | given), flush=True)
     return 0

@@ -15,7 +15,7 @@ import numpy as np
 
 from triform.data.sources.base import Kind
 from triform.data.spool import Rows, texts_of
-from triform.data.tokenizers import Recipe, Tokenizer
+from triform.data.tokenizers import Recipe, Separate, Tokenizer
 
 PIECE = 1 << 14
 """Bytes tokenised at a time: long documents cost neither memory nor the use of all cores."""
@@ -88,7 +88,11 @@ def train(recipe: Recipe, folder: Path, kind: Kind, say: Say) -> Tokenizer:
     total = sum(path.stat().st_size for path in paths)
     everything = getattr(recipe, "everything", False)
     every = 1 if everything else max(1, math.ceil(total / SAMPLE))
-    tokenizer = recipe.train(_texts(paths, every, say))
+    if isinstance(recipe, Separate):
+        texts = dict(zip(texts_of(kind), (_texts([path], every, say) for path in paths), strict=True))
+        tokenizer = recipe.train_apart(texts["source"], texts["target"])
+    else:
+        tokenizer = recipe.train(_texts(paths, every, say))
     # What counting words took has been freed but not given back: 30 MB that would stand beside the tokens of a batch.
     with suppress(OSError, AttributeError, TypeError):  # where there is no glibc
         ctypes.CDLL(None).malloc_trim(0)

@@ -212,9 +212,11 @@ def _checked(
             raise ValueError("generate: a prompt ends with padding; pad prompts on the left")
     given = [("input_ids", int(input_ids.min())), ("input_ids", int(input_ids.max())), *others.items()]
     for name, token in given:
-        if token is not None and not 0 <= token < model.vocab_size:
+        source = name == "input_ids" and isinstance(model, EncoderDecoder)
+        vocab_size = model.source_vocab_size if source else model.vocab_size
+        if token is not None and not 0 <= token < vocab_size:
             raise ValueError(
-                f"generate: {name}: token {token} is not one of model.vocab_size={model.vocab_size}; give ids of the "
+                f"generate: {name}: token {token} is not one of model.vocab_size={vocab_size}; give ids of the "
                 f"model's tokenizer"
             )
     return padding_mask

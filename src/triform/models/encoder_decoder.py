@@ -40,11 +40,12 @@ _OF_STACKS = (
 class EncoderDecoder(nn.Module):
     """An encoder reads the source; a decoder reads it through cross-attention (Vaswani et al. 2017).
 
-    One vocabulary and one embedding table serve both sides. Sizes and parts are those of both stacks, unless
-    `encoder` or `decoder` sets its own.
+    One vocabulary and one embedding table serve both sides, unless `n_source_tokens` gives sources their own. Sizes and
+    parts are those of both stacks, unless `encoder` or `decoder` sets its own.
 
     Args:
         n_tokens: rows of the embedding table that stand for tokens; None: all `vocab_size`.
+        n_source_tokens: of the source, where it has a vocabulary and a table of its own; None: those of the target.
         scale_embedding: multiply token embeddings by sqrt(d_model).
         n_token_types: see `TokenEmbedding`.
         encoder: what the encoder has of its own, by the names of the arguments here; None: as both.
@@ -89,6 +90,7 @@ class EncoderDecoder(nn.Module):
         decoder: Mapping[str, Any],
         embedding_norm: Factory | None = None,
         n_tokens: int | None = None,
+        n_source_tokens: int | None = None,
         adapter: LoRA | None = None,
         frozen: Sequence[str] = (),
     ) -> None:
@@ -104,6 +106,12 @@ class EncoderDecoder(nn.Module):
         self.embedding = TokenEmbedding(
             vocab_size, d_model, scaled=scale_embedding, n_tokens=n_tokens, n_token_types=n_token_types
         )
+        self.source_embedding: TokenEmbedding | None = None
+        if n_source_tokens is not None:
+            self.source_embedding = TokenEmbedding(
+                n_source_tokens, d_model, scaled=scale_embedding, n_token_types=n_token_types
+            )
+        self.source_vocab_size = vocab_size if n_source_tokens is None else n_source_tokens
         depths = encoder_has["n_layers"], decoder_has["n_layers"]
         with _told_where("encoder", encoder):
             self.encoder = Stack(causal=False, d_model=d_model, read_by=depths[1], **encoder_has)
@@ -141,7 +149,8 @@ class EncoderDecoder(nn.Module):
         token_type_ids: Int[Tensor, "batch src_len"] | None = None,
     ) -> Float[Tensor, "batch src_len d_model"]:
         """What the decoder reads of the source."""
-        return self.encoder(self.embedding(input_ids, token_type_ids), padding_mask)
+        embedding = self.embedding if self.source_embedding is None else self.source_embedding
+        return self.encoder(embedding(input_ids, token_type_ids), padding_mask)
 
     def decode(
         self,

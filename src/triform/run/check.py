@@ -247,7 +247,7 @@ def check_arguments(node: Mapping[str, Any], key: str, trust: Sequence[str] = ()
     target = locate(node["_target_"], trust, key)
     parameters = inspect.signature(target).parameters
     any_key = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    own = {"data": LOADER, "model": ("vocab_size", "path")}.get(key, ())  # the runner's own
+    own = {"data": LOADER, "model": ("vocab_size", "path"), "tokenizer": ("separate",)}.get(key, ())  # the runner's own
     given = [name for name in node if name not in ("_target_", "_partial_", "_args_", *own)]
     name = getattr(target, "__name__", node["_target_"])
     for argument in given:
@@ -352,6 +352,7 @@ def check_relations(config: Mapping[str, Any]) -> None:
         )
     if kind == "images":
         check_images(config, data)
+    check_separate(config["tokenizer"], kind, family)
     longest = {"model": config["model"].get("max_seq_len")}
     for stack in ("encoder", "decoder"):
         node = config["model"].get(stack)
@@ -382,6 +383,19 @@ def check_images(config: Mapping[str, Any], data: Any) -> None:
         raise BadInput(
             f"data.seq_len={config['data']['seq_len']}: the model makes {reads.seq_len} vectors of an image; set "
             f"data.seq_len and model.max_seq_len to {reads.seq_len}"
+        )
+
+
+def check_separate(tokenizer: Mapping[str, Any], kind: str, family: str) -> None:
+    """Refuse a vocabulary for each side where there are no sides, or one table."""
+    separate = tokenizer.get("separate", False)
+    if not isinstance(separate, bool):
+        raise BadInput(f"tokenizer.separate={_show(separate)} is not true or false; set tokenizer.separate to one")
+    if separate and (kind != "pairs" or family != "encoder_decoder"):
+        needs = f"pairs, not data of kind {kind}" if kind != "pairs" else f"model=encoder_decoder, not a {family}"
+        raise BadInput(
+            f"tokenizer.separate=true: a vocabulary for source and target each needs {needs}; set "
+            "tokenizer.separate=false"
         )
 
 

@@ -40,7 +40,8 @@ def imported(path: str) -> tuple[str, dict[str, Any], Path | None]:
         found = open_pretrained(path)
         node, tokens = copy.deepcopy(dict(found.node)), found.folder
         node["path"] = str(found.folder.resolve())
-        node.pop("n_tokens", None)  # the tokenizer's, which the runner supplies
+        for name in ("n_tokens", "n_source_tokens"):  # the tokenizer's, which the runner supplies
+            node.pop(name, None)
     node["head"] = _language_model(node)
     option = f"pretrained_{hashlib.blake2b(json.dumps(node, sort_keys=True).encode(), digest_size=6).hexdigest()}"
     choices = {"defaults": [{"adapter": None}, "_self_"]}

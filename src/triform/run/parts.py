@@ -16,7 +16,7 @@ from triform.data.module import DataModule
 from triform.data.prepare import Origin, Prepared, cached, prepare
 from triform.data.prepare import origin as origin_of
 from triform.data.sources.base import Source
-from triform.data.tokenizers import Recipe, Tokenizer
+from triform.data.tokenizers import Recipe, Separate, Tokenizer
 from triform.run.build import build, locate
 from triform.run.check import LOADER, devices
 from triform.run.errors import BadInput, one_line
@@ -111,7 +111,9 @@ def check_same(folder: RunFolder, kept: Origin, now: Origin) -> None:
 def _source(config: Mapping[str, Any]) -> tuple[Source, Recipe]:
     trust = config["trust"]
     source = build({key: value for key, value in config["data"].items() if key not in LOADER}, trust, "data")
-    return source, build(config["tokenizer"], trust, "tokenizer")
+    node = {key: value for key, value in config["tokenizer"].items() if key != "separate"}
+    recipe = build(node, trust, "tokenizer")
+    return source, Separate(recipe, recipe) if config["tokenizer"].get("separate") else recipe
 
 
 def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:

@@ -71,6 +71,9 @@ class Seq2Seq(Objective):
             batch["references"] = [example["texts"]["target"] for example in examples]
         return batch
 
+    def model_arguments(self) -> dict[str, Any]:
+        return {"n_source_tokens": self.tokenizer.source.vocab_size} if self.tokenizer.is_separate else {}
+
     def room(self) -> int:
         return self.seq_len - 1 if self.form.two_stacks else (self.seq_len - 1) // 2
 
@@ -113,7 +116,7 @@ class Seq2Seq(Objective):
         return self.corpus.signatures() if self.writes(final=True) else {}
 
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
-        sources = [self.tokenizer.decode(self._cut(example["source_ids"])) for example in examples]
+        sources = [self.tokenizer.source.decode(self._cut(example["source_ids"])) for example in examples]
         targets = [self.tokenizer.decode(self._cut(example["target_ids"])) for example in examples]
         outputs = self.answer(model, [self._cut(example["source_ids"]) for example in examples])
         return [

@@ -25,6 +25,11 @@ class SourceTarget:
 
     def __init__(self, family: str, tokenizer: Tokenizer, both_ways: bool) -> None:
         self.two_stacks = family == "encoder_decoder"
+        if tokenizer.is_separate and not self.two_stacks:
+            raise ValueError(
+                f"{type(self).__name__}: a {family} has one table of tokens, and source and target have a vocabulary "
+                "each; set tokenizer.separate=false or model=encoder_decoder"
+            )
         self.tokenizer, self.both_ways = tokenizer, both_ways
 
     def length(self, source: int, target: int) -> int:
@@ -57,10 +62,10 @@ class SourceTarget:
     def write(self, model: Model, sources: Sequence[list[int]], limit: int) -> list[list[int]]:
         """The likeliest target of each source, greedily, without its end; at most `limit` tokens."""
         tokens, device = self.tokenizer, next(model.parameters()).device
-        rows = [[*source, tokens.eos_id if self.two_stacks else tokens.sep_id] for source in sources]
+        rows = [[*source, tokens.source.eos_id if self.two_stacks else tokens.sep_id] for source in sources]
         longest = max(map(len, rows))
         if self.two_stacks:
-            ids, mask, skip = pad(rows, tokens.pad_id), padding_mask(rows), 1
+            ids, mask, skip = pad(rows, tokens.source.pad_id), padding_mask(rows), 1
         else:  # prompts end together
             ids = torch.tensor([[tokens.pad_id] * (longest - len(row)) + row for row in rows])
             mask = torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in rows])
@@ -83,11 +88,11 @@ class SourceTarget:
         return [_until(row[skip:], tokens.eos_id) for row in out.tolist()]
 
     def _two_rows(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Batch:
-        inputs = [[*source, self.tokenizer.eos_id] for source in sources]
+        inputs = [[*source, self.tokenizer.source.eos_id] for source in sources]
         decoder_inputs = [[self.tokenizer.start_id, *target[:-1]] for target in targets]
         return present(
             {
-                "input_ids": pad(inputs, self.tokenizer.pad_id),
+                "input_ids": pad(inputs, self.tokenizer.source.pad_id),
                 "padding_mask": padding_mask(inputs),
                 "decoder_input_ids": pad(decoder_inputs, self.tokenizer.pad_id),
                 "decoder_padding_mask": padding_mask(decoder_inputs),
