@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from triform.run.compose import compose
 from triform.run.folder import RunFolder
@@ -28,6 +29,7 @@ OWN_FILES = {
     "tagged": ["data.train_files={}/t.conll", "data.seq_len=12"],
     "chat": ["data.train_files={}/c.jsonl", "data.seq_len=64"],
     "hub": ["data.path={}/hub", "data.seq_len=12"],
+    "images": ["data.train_files={}/images"],
 }
 RECIPE_FOR = {
     ("experiment", "none"): "dates",
@@ -43,16 +45,19 @@ RECIPE_FOR = {
     ("task", "regression"): "scored",
     ("task", "token_classification"): "tagged",
     ("task", "chat"): "chat",
+    ("task", "image_classification"): "digits",
+    ("model", "vit_tiny"): "digits",
 }
 GROUPED = ("llama", "mistral", "qwen", "gemma")
 """Models that name their key/value heads, which must divide the tiny number of query heads."""
 ENCODERS = [name for name in groups()["model"] if name.startswith(("bert", "roberta", "distilbert", "modernbert"))]
 UNTRAINED = {
     *(("model/embedding", option) for option in groups()["model/embedding"]),
-    *(("model", name) for name in groups()["model"] if name.startswith("vit_")),
+    ("model", "vit_base"),
     *(("model/head", name) for name in groups()["model/head"] if not name.startswith(("language", "masked", "pre"))),
 }
-"""What no task of texts chooses: images, and heads that a task brings or that have no loss."""
+"""What no data of a test is for: large images, and heads that a task brings or that have no loss."""
+IMAGES = ("digits", "images")
 CHOICES = [
     (group, option) for group, options in groups().items() for option in options if (group, option) not in UNTRAINED
 ]
@@ -92,6 +97,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     turns = [[{"role": "user", "content": line}, {"role": "assistant", "content": line.upper()}] for line in lines]
     (folder / "c.jsonl").write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
+    for i in range(12):
+        path = folder / "images" / f"class{i % 2}" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 40), (20 * i, 0, 0)).save(path)
     return folder
 
 
@@ -105,7 +114,7 @@ def overrides_for(group: str, option: str, files: Path) -> list[str]:
     words = [*TINY, f"paths.outputs={files}", f"paths.cache={files}/cache"]
     words += [word.format(files) for word in OWN_FILES.get(recipe, [])]
     words += DATES if recipe == "dates" else []
-    words += ["tokenizer.vocab_size=300"] if recipe != "dates" or (group, option) == ("tokenizer", "bpe") else []
+    words += ["tokenizer.vocab_size=300"] if recipe not in ("dates", *IMAGES) or (group, option) == ("tokenizer", "bpe") else []
     words += ["task=masked_lm"] if reads_both_ways else []
     words += ["model.n_kv_heads=1"] if group == "model" and option.startswith(GROUPED) else []
     words += ["model=encoder"] if option.startswith(("masked_lm", "pretraining")) else []
