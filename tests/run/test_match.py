@@ -13,7 +13,7 @@ from tests.run.tiny import folder_of, train
 from triform.data.prepare import Prepared
 from triform.models.cost import count_parameters, flops_per_token
 from triform.run.compose import compose, with_recipe
-from triform.run.folder import RunFolder, write_config
+from triform.run.folder import RunFolder
 from triform.run.job import checked, created, settled
 from triform.run.match import matched, nearest_size, said, step_of
 from triform.run.parts import parts
@@ -147,21 +147,33 @@ def test_seconds_are_the_limit_that_schedules_know(own: Callable[..., Any]) -> N
     assert own("match=seconds", "match.to=trainer.max_hours=0.5")["trainer"]["max_hours"] == 0.5
 
 
-def test_a_run_is_a_baseline(own: Callable[..., Any], tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    folder.path.mkdir()
-    write_config(folder, {"seed": 0})
-    known = {"status": "finished", "parameters": 50_000, "flops_per_token": 2e5, "tokens": 3000, "seconds": 12.5}
+def test_a_run_is_a_baseline(own: Callable[..., Any]) -> None:
+    other = own("data.batch_size=3", "trainer.max_epochs=2")
+    folder = created(other, [], checked(other))
+    known = {"status": "finished", "parameters": 50_000, "flops_per_token": 2e5, "steps": 31, "seconds": 12.5}
     folder.summary.write_text(json.dumps(known))
-    for by, wanted in (("params", 50_000), ("flops", 2e5), ("tokens", 3000), ("seconds", 12.5)):
+    for by, wanted in (("params", 50_000), ("flops", 2e5), ("seconds", 12.5)):
         result = own(f"match={by}", f"match.to={folder.path}")["match"]["result"]
         assert result["wanted"] == wanted
+    order = parts(other, checked(other)).data.order
+    read = sum(int(order.lengths[order.batch(step)[1]].sum()) for step in range(31))
+    assert own("match=tokens", f"match.to={folder.path}")["trainer"]["max_tokens"] == read
     folder.summary.write_text(json.dumps(known | {"status": "running"}))
     with pytest.raises(ValueError, match="the run has not finished, its tokens are not known"):
         own("match=tokens", f"match.to={folder.path}")
     folder.summary.write_text("{}")
     with pytest.raises(ValueError, match=r"its summary\.json has no parameters"):
         own("match=params", f"match.to={folder.path}")
+
+
+def test_a_baseline_from_elsewhere_is_named_by_its_whole_path(
+    own: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = own()
+    folder = created(config, [], checked(config))
+    folder.summary.write_text(json.dumps({"parameters": 60_000}))
+    monkeypatch.chdir(folder.path.parent)
+    assert own("match=params", f"match.to={folder.path.name}")["match"]["to"] == str(folder.path)
 
 
 def test_variants_start_from_the_same_weights_and_read_the_same_rows(own: Callable[..., Any]) -> None:

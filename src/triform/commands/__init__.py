@@ -16,6 +16,7 @@ COMMANDS = {
     "export": "write a trained model as transformers reads it",
     "compare": "several runs or a sweep: table, curves, one page",
     "inspect": "the modules of a model, its size, and what training it takes",
+    "plan": "what a run or a whole sweep will be and take, before it begins",
     "explain": "where a key's value is from, and what else there is",
     "help": "this page; the keys of a group: triform help trainer",
 }

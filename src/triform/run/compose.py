@@ -48,7 +48,7 @@ def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[
     Raises:
         BadInput: `model=from_pretrained` of a folder that holds no model.
     """
-    arguments = [_quoted(argument) for argument in arguments]
+    arguments = [quoted(argument) for argument in arguments]
     if _choice(arguments, "model") == FROM_PRETRAINED:
         from triform.run.initial import expanded
 
@@ -63,7 +63,7 @@ def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[
     return [*taken_back, *arguments, *brought]
 
 
-def _quoted(argument: str) -> str:
+def quoted(argument: str) -> str:
     """An override whose value is overrides itself, quoted for Hydra as a shell takes the quotes away."""
     key, _, value = argument.partition("=")
     if key.lstrip("+") != "match.to" or "=" not in value or value[:1] in ("'", '"'):

@@ -67,14 +67,13 @@ def matched(config: dict[str, Any], overrides: Sequence[str], find: Find | None 
     check_content(config)
     check_free(config, match)
 
+    import torch
+
     from triform.run.parts import data, model_factory
 
-    if find is None:
-        import torch
-
-        with torch.device("meta"):
-            model_factory(config, 1)()  # a wrong part is refused before minutes of tokenising
-        find = data
+    with torch.device("meta"):
+        model_factory(config, 1)()  # a wrong part is refused for itself, and before minutes of tokenising
+    find = data if find is None else find
     if isinstance(match.to, str) and (Path(match.to).expanduser() / "config.yaml").is_file():
         match = replace(match, to=str(Path(match.to).expanduser().resolve()))  # the same from any folder
         settings["to"] = match.to
@@ -157,7 +156,7 @@ def _other(match: Match, config: Mapping[str, Any], overrides: Sequence[str]) ->
         return _Other(float(match.to))
     path = Path(match.to)
     if (path / "config.yaml").is_file():
-        return _Other(_of_run(match, RunFolder(path)))
+        return _of_run(match, RunFolder(path), config["trust"])
     if "=" not in match.to:
         hint = "it has no config.yaml" if path.is_dir() else "there is no such folder"
         raise BadInput(
@@ -169,17 +168,23 @@ def _other(match: Match, config: Mapping[str, Any], overrides: Sequence[str]) ->
         raise BadInput(f"{one_line(error)} (in the run of match.to={match.to})") from error
 
 
-def _of_run(match: Match, folder: RunFolder) -> float:
+def _of_run(match: Match, folder: RunFolder, trust: Sequence[str]) -> _Other:
     summary = folder.read_summary()
     key, name = MEASURED[match.by]
     if match.by in ("tokens", "seconds") and summary.get("status") != "finished":
         raise BadInput(
             f"match.to={folder.path}: the run has not finished, its {name} are not known; wait for it, or give a number"
         )
+    if match.by == "tokens":  # counted as trainer.max_tokens is: without the marks that its task adds
+        key = "steps"
     value = summary.get(key)
     if not isinstance(value, int | float) or not value > 0:
         raise BadInput(f"match.to={folder.path}: its summary.json has no {key}; give another run, or a number")
-    return float(value)
+    if match.by != "tokens":
+        return _Other(float(value))
+    config = {**folder.read_config(), "trust": list(trust)}
+    trainer = config["trainer"] | dict.fromkeys(("max_epochs", "max_tokens", "max_hours")) | {"max_steps": int(value)}
+    return _Other(None, {**config, "trainer": trainer})
 
 
 def _baseline(words: str, config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -58,6 +58,15 @@ def known_data(config: Mapping[str, Any]) -> Prepared | None:
         return None
 
 
+def check_data(config: Mapping[str, Any]) -> None:
+    """Refuse data that cannot be prepared, as far as that shows without reading it.
+
+    Raises:
+        ValueError: a data file is missing or empty; the tokenizer's values mean nothing.
+    """
+    _source(config)[0].check()
+
+
 def origin(config: Mapping[str, Any]) -> Origin:
     """What decides the content of `data`, without making it.
 

@@ -75,7 +75,8 @@ class Effort:
 
     Args:
         steps: optimizer steps; None: until the time is up, or not known before the data is prepared.
-        tokens: read in them (source and target), padding not counted; None: likewise.
+        tokens: of the data read in them (source and target), neither padding nor a task's own marks counted; None:
+            likewise.
         is_exact: counted over the data; else at most, every row being taken for full and epochs for endless.
         hours: after which it ends earlier; None: it does not.
     """

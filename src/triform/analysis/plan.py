@@ -1,0 +1,203 @@
+"""What a run will be, before it is queued: from its overrides alone, on the meta device, without writing anything."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from triform.analysis.anatomy import MIB, Memory, memory, mib, micro_batch
+from triform.models.cost import count_parameters, flops_per_token
+from triform.run.build import build
+from triform.run.check import check_content, check_keys, check_reach
+from triform.run.compose import compose
+from triform.run.errors import BadInput, one_line
+from triform.run.job import settled
+from triform.run.match import matched, said
+from triform.run.parts import check_data, known_data
+from triform.run.sketch import Effort, effort, sketch
+from triform.training.hardware import device_type, matmul_ceiling, pick_precision
+
+
+@dataclass
+class Machine:
+    """What runs are planned for.
+
+    Args:
+        flops: floating-point operations per second of a device at matrix products; None: measured here.
+        mfu: share of them that training reaches.
+        devices: of each machine; None: as the config says.
+        memory: of a device, in GiB; None: that of a GPU here, else unknown.
+    """
+
+    flops: float | None
+    mfu: float
+    devices: int | None
+    memory: float | None
+
+    def __post_init__(self) -> None:
+        self._measured: dict[tuple[str, str], float] = {}
+
+    def rate(self, device: str, precision: str) -> float:
+        """FLOP/s of a device at matrix products.
+
+        Raises:
+            BadInput: there is no such device here to measure.
+        """
+        if self.flops is not None:
+            return self.flops
+        if device == "cuda" and not torch.cuda.is_available():
+            raise BadInput("there is no GPU here to measure; give its FLOP/s: --flops 4e14")
+        if (device, precision) not in self._measured:
+            self._measured[device, precision] = matmul_ceiling(device, precision)
+        return self._measured[device, precision]
+
+    def bytes(self, device: str) -> float:
+        """Memory of a device; infinite where it is not known."""
+        if self.memory is not None:
+            return self.memory * 1024 * MIB
+        if device == "cuda" and torch.cuda.is_available():
+            return float(torch.cuda.get_device_properties(0).total_memory)
+        return math.inf
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will be.
+
+    Args:
+        varied: what of its overrides differs from other runs.
+        seq_len: tokens of a row.
+        rows: that a device reads at a time, at most.
+        devices: in all.
+        rate: FLOP/s of a device at matrix products.
+        tokens: read; None: not known.
+        is_exact: whether `tokens` are counted over the data, else estimated.
+        hours: of training, without validation; None: not known.
+        matched: what `match` has solved, and `difference` what is left.
+        notes: what is assumed.
+    """
+
+    varied: str
+    parameters: int
+    flops_per_token: float
+    seq_len: int
+    rows: int
+    device: str
+    devices: int
+    precision: str
+    memory: Memory
+    effort: Effort
+    rate: float
+    tokens: int | None
+    is_exact: bool
+    hours: float | None
+    matched: str | None
+    difference: float | None
+    notes: Sequence[str]
+
+    @property
+    def flops(self) -> float | None:
+        """Of all training."""
+        return None if self.tokens is None else self.tokens * self.flops_per_token
+
+    def of(self, varied: str) -> "Plan":
+        """The same for a run that differs from it in nothing that matters here."""
+        return replace(self, varied=varied)
+
+    def figures(self) -> dict[str, Any]:
+        """As plain numbers and texts."""
+        return asdict(self) | {"flops": self.flops, "memory": asdict(self.memory) | {"total": self.memory.total}}
+
+
+def plan(overrides: Sequence[str], folders: Sequence[Path], machine: Machine) -> Plan:
+    """Compose a run, check it and build it without memory.
+
+    Data that is prepared already is read; other data is assumed. Whether this machine has the devices and folders does
+    not matter.
+
+    Raises:
+        ValueError: the run cannot work, or does not fit into the memory of a device.
+    """
+    config = settled(compose(overrides, folders))
+    check_keys(config)
+    check_reach(config, overrides)
+    words = [*overrides, *(f"--config-dir={folder}" for folder in folders)]
+    check_content(config)
+    check_data(config)
+    config = matched(config, words, find=known_data)
+    prepared = known_data(config)
+    labels = None if prepared is None else prepared.labels
+    known = sketch(config, None if prepared is None else prepared.tokenizer, labels)
+    model: Any = known.model(config)
+    n_parameters, per_token = count_parameters(model), flops_per_token(model, known.seq_len)
+    spent = effort(config, prepared)
+
+    trainer = config["trainer"]
+    device, devices = _devices(trainer, machine)
+    precision = pick_precision(trainer["precision"], device)
+    rows = micro_batch(config["data"], trainer, devices)
+    optimizer = build(config["optimizer"], config["trust"], "optimizer")
+    try:
+        build(config["scheduler"], config["trust"], "scheduler")(0, 1)
+        used = memory(model, optimizer, rows, known.seq_len, precision)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"optimizer, scheduler: {one_line(error)}; see python train.py --help optimizer") from error
+    if used.total > machine.bytes(device):
+        raise BadInput(
+            f"memory: {mib(used.total)} of a device are needed, {mib(int(machine.bytes(device)))} are there; lower "
+            "data.batch_size, data.seq_len or the model, or raise trainer.accumulate or trainer.devices"
+        )
+    all_devices = devices * trainer["num_nodes"]
+    rate = machine.rate(device, precision)
+    tokens_per_hour = 3600 * rate * machine.mfu * all_devices / per_token
+    hours = None if spent.tokens is None else spent.tokens / tokens_per_hour
+    tokens, is_exact = spent.tokens, spent.is_exact
+    if spent.hours is not None and (hours is None or hours > spent.hours):
+        hours, tokens, is_exact = spent.hours, round(spent.hours * tokens_per_hour), False
+    result = config["match"].get("result")
+    return Plan(
+        varied="",
+        parameters=n_parameters,
+        flops_per_token=per_token,
+        seq_len=known.seq_len,
+        rows=rows,
+        device=device,
+        devices=all_devices,
+        precision=precision,
+        memory=used,
+        effort=spent,
+        rate=rate,
+        tokens=tokens,
+        is_exact=is_exact,
+        hours=hours,
+        matched=said(config),
+        difference=None if result is None else result["difference"],
+        notes=[*known.notes, *_notes(config, spent, all_devices)],
+    )
+
+
+def _devices(trainer: Mapping[str, Any], machine: Machine) -> tuple[str, int]:
+    """The device's type, and how many each machine has: as many as asked for, whatever is here."""
+    device = "cuda" if trainer["accelerator"] in ("gpu", "cuda") else device_type(trainer["accelerator"])
+    wanted = trainer["devices"] if machine.devices is None else machine.devices
+    if wanted == "auto":
+        wanted = max(torch.cuda.device_count(), 1) if device == "cuda" else 1
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
+        raise BadInput(f"trainer.devices={wanted} is not a whole number above 0; set trainer.devices=1 or auto")
+    return device, wanted
+
+
+def _notes(config: Mapping[str, Any], spent: Effort, devices: int) -> list[str]:
+    notes = []
+    if not spent.is_exact:
+        why = "every row is taken for full" if spent.steps is not None else "how many it has is not known"
+        notes.append(f"The data is not prepared yet: {why}; training once, or debug=fast, prepares it.")
+    batch, parts = config["data"]["batch_size"], devices * config["trainer"]["accumulate"]
+    if batch is not None and batch < parts:
+        notes.append(
+            f"data.batch_size={batch} is below the {parts} parts of a step: {parts - batch} of them are empty."
+        )
+    return notes

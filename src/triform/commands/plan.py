@@ -1,0 +1,163 @@
+"""`triform plan key=value ... [-m]`."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from triform.commands.parser import Parser
+from triform.run.errors import BadInput, one_line
+from triform.training.codes import BAD_INPUT, FINISHED
+
+if TYPE_CHECKING:
+    from triform.analysis.plan import Machine, Plan
+
+MFU = 0.4
+"""Share of the FLOP/s of large matrix products that training is taken to reach where nothing is said."""
+
+
+def main(arguments: list[str]) -> int:
+    """Print what a run, or each run of a sweep, will be: sizes, work, memory and time. Nothing is written."""
+    made = Parser(
+        prog="triform plan",
+        description="What train.py would do with the same arguments: every run is composed, checked and built without "
+        "memory; sizes, steps, memory of a device, expected hours. Nothing is written, no data prepared.",
+        allow_abbrev=False,
+    )
+    made.add_argument("overrides", nargs="*", metavar="key=value", help="what would be typed after train.py")
+    made.add_argument("-m", "--multirun", action="store_true", help="every combination of the values, as for train.py")
+    made.add_argument(
+        "--flops",
+        type=float,
+        metavar="N",
+        help="FLOP/s of a device at matrix products, such as 4e14 (default: measured)",
+    )
+    made.add_argument("--mfu", type=float, metavar="SHARE", help=f"of these that training reaches (default: {MFU})")
+    made.add_argument("--devices", type=int, metavar="N", help="on each machine (default: trainer.devices)")
+    made.add_argument("--memory", type=float, metavar="GIB", help="of a device; a run that needs more is refused")
+    made.add_argument("--json", action="store_true", help="print the figures as JSON")
+    made.add_argument("--config-dir", metavar="DIR", help="your own options, as for train.py")
+    options = made.parse_intermixed_args(arguments)
+    for name, fits, wanted in (
+        ("flops", lambda value: 0 < value < float("inf"), "above 0"),
+        ("mfu", lambda value: 0 < value <= 1, "above 0 and at most 1"),
+        ("devices", lambda value: value >= 1, "at least 1"),
+        ("memory", lambda value: 0 < value < float("inf"), "above 0"),
+    ):
+        value = getattr(options, name)
+        if value is not None and not fits(value):
+            raise BadInput(f"--{name} {value:g}: set it to a number {wanted}, or leave it out")
+
+    from triform.analysis.plan import Machine, Plan, plan
+    from triform.run.jobs import jobs
+
+    machine = Machine(options.flops, options.mfu or MFU, options.devices, options.memory)
+    folders = [Path(options.config_dir)] if options.config_dir else []
+    plans: list[Plan] = []
+    refused: dict[str, list[str]] = {}
+    alike: dict[tuple[str, ...], Plan | str] = {}
+    for job in jobs(options.overrides, options.multirun):
+        unseeded = tuple(word for word in job.overrides if not word.startswith("seed="))  # which changes no size
+        if unseeded not in alike:
+            try:
+                alike[unseeded] = plan(job.overrides, folders, machine)
+            except ValueError as error:
+                alike[unseeded] = one_line(error)
+        found = alike[unseeded]
+        if isinstance(found, str):
+            refused.setdefault(found, []).append(job.varied)
+        else:
+            plans.append(found.of(job.varied))
+    if options.json:
+        print(json.dumps([one.figures() for one in plans], indent=2))
+    elif plans and options.multirun:
+        _table(plans, machine)
+    elif plans:
+        for line in _page(plans[0], machine):
+            print(line)
+    for error, runs in refused.items():
+        more = f", and {len(runs) - 1} more" if len(runs) > 1 else ""
+        print(f"error: {error}{f' (in the run with {runs[0]}{more})' if runs[0] else ''}", file=sys.stderr, flush=True)
+    return BAD_INPUT if refused else FINISHED
+
+
+def _page(plan: "Plan", machine: "Machine") -> Iterator[str]:
+    from triform.analysis.anatomy import mib
+
+    memory = plan.memory
+    yield f"parameters       {plan.parameters:,}, shared ones counted once"
+    if plan.matched is not None:
+        yield f"match            {plan.matched}"
+    yield f"FLOPs per token  {plan.flops_per_token:.4g}, forward and backward, rows of {plan.seq_len} tokens"
+    yield f"training         {_steps(plan)} steps, {_tokens(plan)} tokens, {_number(plan.flops)} FLOPs"
+    yield f"memory           {mib(memory.total)} of each device, which holds all weights:"
+    for name in ("weights", "gradients", "optimizer", "activations", "logits"):
+        more = f", estimated in {plan.precision} for {plan.rows} x {plan.seq_len} tokens"
+        yield f"  {name:<13}  {mib(getattr(memory, name))}{more if name == 'activations' else ''}"
+    if memory.attention:
+        yield f"                 and {mib(memory.attention)} more where attention has no fused kernel"
+    yield f"time             {_hours(plan)} on {plan.devices} x {plan.device}, {_speed(plan, machine)}"
+    yield from plan.notes
+
+
+def _table(plans: Sequence["Plan"], machine: "Machine") -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from triform.analysis.anatomy import mib
+
+    table = Table(show_edge=False, pad_edge=False, box=None)
+    for heading in ("", "run", "parameters", "FLOPs/token", "steps", "tokens", "FLOPs", "memory", "time", "match"):
+        left = heading in ("run", "match")
+        table.add_column(heading, justify="left" if left else "right", overflow="fold" if left else "ellipsis")
+    for number, one in enumerate(plans):
+        sizes = (f"{one.parameters:,}", f"{one.flops_per_token:.4g}", _steps(one), _tokens(one), _number(one.flops))
+        matched = (one.matched or "").partition(",")[0].partition(":")[0]
+        difference = "" if one.difference is None else f" {one.difference:+.2%}"
+        table.add_row(
+            str(number), escape(one.varied), *sizes, mib(one.memory.total), _hours(one), escape(matched + difference)
+        )
+    if not any(one.matched for one in plans):
+        table.columns.pop()
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    hours = [one.hours for one in plans]
+    known = sum(hour for hour in hours if hour is not None)
+    more = "" if None not in hours else f", and {hours.count(None)} runs of unknown length"
+    speeds = dict.fromkeys(f"{one.devices} x {one.device}, {_speed(one, machine)}" for one in plans)
+    print(f"{len(plans)} runs, {_time(known)} one after the other{more}; on {'; on '.join(speeds)}")
+    print("memory: of each device, which holds all weights")
+    for note in dict.fromkeys(note for one in plans for note in one.notes):
+        print(note)
+
+
+def _steps(plan: "Plan") -> str:
+    if plan.effort.steps is None:
+        return "?"
+    return f"{'' if plan.effort.is_exact else '<= '}{plan.effort.steps:,}"
+
+
+def _tokens(plan: "Plan") -> str:
+    return "?" if plan.tokens is None else f"{'' if plan.is_exact else '~ '}{plan.tokens:,}"
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.3g}"
+
+
+def _hours(plan: "Plan") -> str:
+    return "unknown" if plan.hours is None else _time(plan.hours)
+
+
+def _time(hours: float) -> str:
+    """Two significant digits of the unit that fits."""
+    for unit, size in (("days", 24.0), ("hours", 1.0), ("minutes", 1 / 60)):
+        if hours >= 2 * size:
+            return f"{hours / size:.3g} {unit}"
+    return f"{hours * 3600:.2g} seconds"
+
+
+def _speed(plan: "Plan", machine: "Machine") -> str:
+    source = "measured here" if machine.flops is None else "given"
+    return f"each at {machine.mfu:.0%} of {plan.rate:.3g} FLOP/s ({source})"
