@@ -21,7 +21,7 @@ def test_growing_cache_returns_every_token_so_far() -> None:
 def test_growing_cache_refuses_more_than_it_holds() -> None:
     cache = GrowingCache(max_len=4)
     cache.through(lambda: projected(3))
-    with pytest.raises(ValueError, match="5 tokens are more than its max_len=4"):
+    with pytest.raises(ValueError, match=r"5 tokens are more than max_len=4; make one for more: new_cache\(5\)"):
         cache.through(lambda: projected(2))
 
 

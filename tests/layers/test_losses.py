@@ -106,7 +106,10 @@ def test_refuses_a_share_of_one() -> None:
         ({"smoothing": "annotated"}, r"smoothing='annotated' leaves out padding.*set task\.smoothing to torch"),
         ({"z_loss": -1.0}, r"z_loss=-1\.0 is not finite and at least 0; set task\.z_loss"),
         ({"class_weights": [1.0, -2.0]}, r"class_weights=\[1\.0, -2\.0\] are not all.*task\.class_weights"),
-        ({"class_weights": [1.0], "label_smoothing": 0.1}, r".* set task\.label_smoothing=0 or task\.class_weights=null"),
+        (
+            {"class_weights": [1.0], "label_smoothing": 0.1},
+            r".* set task\.label_smoothing=0 or task\.class_weights=null",
+        ),
     ],
 )
 def test_refusals(arguments: dict, message: str) -> None:

@@ -94,7 +94,7 @@ def _described(
 
 def _page(config: Mapping[str, Any], model: Any, notes: Sequence[str], depth: int) -> list[str]:
     from triform.analysis.anatomy import memory, mib, micro_batch, tree
-    from triform.models.cost import flops_per_token
+    from triform.models.cost import count_parameters, flops_per_token
     from triform.run.build import build
     from triform.run.check import devices
     from triform.training.hardware import pick_precision
@@ -117,7 +117,7 @@ def _page(config: Mapping[str, Any], model: Any, notes: Sequence[str], depth: in
     both = ", on either side" if model.family == "encoder_decoder" else ""
     lines += [
         "",
-        f"parameters       {sum(p.numel() for p in model.parameters()):,}, shared ones counted once",
+        f"parameters       {count_parameters(model):,}, shared ones counted once",
         f"FLOPs per token  {flops_per_token(model, seq_len):.4g}, forward and backward, rows of {seq_len} tokens",
         f"memory           {mib(used.total)} to train, of each device:",
         f"  weights        {mib(used.weights)}",
@@ -132,8 +132,8 @@ def _page(config: Mapping[str, Any], model: Any, notes: Sequence[str], depth: in
 
 
 def _line(config: Mapping[str, Any], model: Any, notes: Sequence[str]) -> str:
-    from triform.models.cost import flops_per_token
+    from triform.models.cost import count_parameters, flops_per_token
 
     seq_len = min(config["data"]["seq_len"], model.max_seq_len)
-    n = sum(p.numel() for p in model.parameters())
-    return f"{type(model).__name__}  {n:,} parameters  {flops_per_token(model, seq_len):.4g} FLOPs per token"
+    size = f"{count_parameters(model):,} parameters  {flops_per_token(model, seq_len):.4g} FLOPs per token"
+    return f"{type(model).__name__}  {size}"

@@ -30,7 +30,9 @@ class GrowingCache:
         n_new = k.shape[2]
         start, length = self.length, self.length + n_new
         if length > self.max_len:
-            raise ValueError(f"KVCache: {length} tokens are more than its max_len={self.max_len}")
+            raise ValueError(
+                f"KVCache: {length} tokens are more than max_len={self.max_len}; make one for more: new_cache({length})"
+            )
         if start == 0:
             shape = (*k.shape[:2], self.max_len, k.shape[3])
             self.k, self.v = k.new_empty(shape), v.new_empty(shape)

@@ -12,7 +12,7 @@ from triform.models.encoder_decoder import EncoderDecoder
 
 
 def count_parameters(model: nn.Module) -> int:
-    """The numbers that training changes, tied ones counted once, all experts of a mixture included."""
+    """Weights, tied ones counted once; all experts of a mixture and what is frozen included."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

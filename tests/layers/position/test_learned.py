@@ -17,5 +17,5 @@ def test_the_first_position_may_have_a_later_row() -> None:
     assert position.table.weight.shape == (11, 24)
     x = torch.zeros(1, 2, 24)
     torch.testing.assert_close(position.embed(x, torch.tensor([[0, 8]]))[0], position.table.weight[[2, 10]])
-    with pytest.raises(ValueError, match="Learned: offset=-1 is negative; set model.position.offset to at least 0"):
+    with pytest.raises(ValueError, match=r"Learned: offset=-1 is negative; set model\.position\.offset to at least 0"):
         Learned(d_model=24, n_heads=3, head_dim=8, max_seq_len=9, causal=True, offset=-1)
