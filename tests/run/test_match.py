@@ -265,3 +265,15 @@ def test_a_run_trains_with_the_size_that_was_solved(tmp_path: Path) -> None:
     assert summary["parameters"] == result["reached"] == pytest.approx(result["wanted"], rel=0.01)
     assert summary["status"] == "finished"
     assert yaml.safe_load(folder.overrides.read_text())[-2] == "match.to=model=decoder model.d_ff=150"
+
+
+def test_each_run_of_a_sweep_is_solved_by_itself(tmp_path: Path) -> None:
+    done = train(tmp_path, "-m", "model=decoder,encoder_decoder", "match=params", "match.to=9000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folders = [RunFolder(path.parent) for path in sorted(tmp_path.rglob("config.yaml"))]
+    sizes = {folder.read_config()["model"]["_target_"]: folder.read_config()["model"]["d_ff"] for folder in folders}
+    assert len(folders) == len(set(sizes.values())) == 2
+    for folder in folders:
+        summary = folder.read_summary()
+        assert summary["status"] == "finished"
+        assert summary["parameters"] == summary["match"]["reached"] == pytest.approx(9000, rel=0.01)

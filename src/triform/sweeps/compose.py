@@ -13,6 +13,7 @@ from triform.run.compose import CONFIG_NAME, composed, plain, with_recipe
 from triform.run.errors import BadInput, nearest, one_line
 from triform.run.folder import RunFolder
 from triform.run.job import checked, created, settled
+from triform.run.match import matched
 from triform.sweeps.launcher import Launcher
 from triform.sweeps.manifest import Job
 
@@ -42,7 +43,7 @@ def compose_job(job: Job, launcher: Launcher, trust: Sequence[str]) -> Composed:
         BadInput: in one line, with what of the job varies.
     """
     try:
-        config = config_of(job.overrides) | {"trust": list(trust)}
+        config = matched(config_of(job.overrides) | {"trust": list(trust)}, job.overrides)
         prepared = checked(launcher.as_if_here(config))
         launcher.shape(config)
         return Composed(config, prepared, *figures_of(config, prepared))
