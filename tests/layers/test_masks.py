@@ -72,6 +72,28 @@ def test_prefix_is_read_both_ways() -> None:
     assert torch.equal(second[1, 0], torch.ones(4, 4, dtype=torch.bool).tril())
 
 
+def test_each_packed_document_has_its_own_prefix() -> None:
+    mask = AttentionMask(
+        causal=True,
+        prefix_length=torch.tensor([[2, 2, 2, 5, 5, 5]]),
+        documents=torch.tensor([[1, 1, 1, 2, 2, 2]]),
+    )
+    expected = [
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [0, 0, 0, 1, 1, 0],
+        [0, 0, 0, 1, 1, 0],
+        [0, 0, 0, 1, 1, 1],
+    ]
+    dense = mask.dense(6, 6, torch.device("cpu"))
+    assert dense is not None
+    assert dense[0, 0].int().tolist() == expected
+    piece = mask.block((3, 5), (2, 6), 6, torch.device("cpu"))
+    assert piece is not None
+    assert piece[0, 0].int().tolist() == [row[2:6] for row in expected[3:5]]
+
+
 def test_padding_hides_keys() -> None:
     assert dense(AttentionMask(causal=True, padding=torch.tensor([[False, True, True]])), 3, 3) == [
         [0, 0, 0],

@@ -29,14 +29,15 @@ class AttentionMask:
         window: with `causal`, a query sees this many keys, itself included (Mistral, Gemma); without,
             itself and `window // 2` keys on each side (ModernBERT). None: all.
         prefix_length: with `causal`, every query also sees this many first tokens of its row, so that a
-            prefix is read both ways (Raffel et al. 2020, section 3.2.1). Padding on the left counts.
+            prefix is read both ways (Raffel et al. 2020, section 3.2.1). Padding on the left counts. Of packed
+            documents, (batch, kv_len): for each key, where in the row the prefix of its document ends.
         padding: True for real tokens; a query sees no padding.
         documents: a query sees keys with its own number only (several documents packed in a row).
     """
 
     causal: bool = False
     window: int | None = None
-    prefix_length: Int[Tensor, " batch"] | None = None
+    prefix_length: Int[Tensor, " batch"] | Int[Tensor, "batch kv_len"] | None = None
     padding: Bool[Tensor, "batch kv_len"] | None = None
     documents: Int[Tensor, "batch kv_len"] | None = None
     # What was derived from this mask once for all layers of a stack: windows of it, dense forms.
@@ -110,7 +111,9 @@ class AttentionMask:
         if self.causal and queries[1] - queries[0] > 1:
             visible = (columns <= rows)[None, None]
             if self.prefix_length is not None:
-                visible = visible | (columns < self.prefix_length[:, None, None, None])
+                ends = self.prefix_length
+                ends = ends[:, None] if ends.dim() == 1 else ends[:, keys[0] : keys[1]]
+                visible = visible | (columns < ends)[:, None, None]
             conditions.append(visible)
         if self.reach is not None and self.reach < kv_len - 1:
             conditions.append(((rows - columns).abs() <= self.reach)[None, None])

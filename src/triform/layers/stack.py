@@ -114,7 +114,7 @@ class Stack(nn.Module):
         padding_mask: Bool[Tensor, "batch kv_len"] | None = None,
         position_ids: Int[Tensor, "batch seq_len"] | None = None,
         document_ids: Int[Tensor, "batch kv_len"] | None = None,
-        prefix_length: Int[Tensor, " batch"] | None = None,
+        prefix_length: Int[Tensor, " batch"] | Int[Tensor, "batch kv_len"] | None = None,
         memory: Float[Tensor, "batch src_len d_model"] | None = None,
         memory_padding_mask: Bool[Tensor, "batch src_len"] | None = None,
         cache: KVCache | None = None,

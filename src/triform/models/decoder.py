@@ -104,7 +104,7 @@ class Decoder(nn.Module):
         padding_mask: Bool[Tensor, "batch kv_len"] | None = None,
         position_ids: Int[Tensor, "batch seq_len"] | None = None,
         document_ids: Int[Tensor, "batch kv_len"] | None = None,
-        prefix_length: Int[Tensor, " batch"] | None = None,
+        prefix_length: Int[Tensor, " batch"] | Int[Tensor, "batch kv_len"] | None = None,
         cache: KVCache | None = None,
         token_type_ids: Int[Tensor, "batch seq_len"] | None = None,
     ) -> ModelOutput:
