@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from triform.data.module import DataModule
+from triform.data.packing import Packing
 from triform.data.prepare import Prepared
 
 WORDS = [f"{'abcdefghij'[i % 10] * (1 + i % 7)}" for i in range(23)]
@@ -51,39 +53,69 @@ def running(text: Callable[..., Prepared]) -> Prepared:
     return text(["abcdefghij" * 9, "bcd"], ["abcabcabcab"])
 
 
+def row_lengths(lengths: np.ndarray) -> np.ndarray:
+    return lengths[:, 0]
+
+
+def join(batches: list[dict[str, Any]]) -> dict[str, Any]:
+    """Keeps what is in each row, and all keys."""
+    return {"rows": batches, "keys": [key for batch in batches for key in batch["keys"]]}
+
+
+PACKED = {"packing": Packing(9, row_lengths, join), "seq_len": 9, "batch_size": 4}
+
+
+@pytest.mark.parametrize("changes", [{}, PACKED])
 @pytest.mark.parametrize("source", ["words", "running"])
-def test_workers_change_nothing(source: str, request: pytest.FixtureRequest) -> None:
+def test_workers_change_nothing(source: str, changes: dict[str, Any], request: pytest.FixtureRequest) -> None:
     prepared = request.getfixturevalue(source)
-    alone = list(make(prepared, accumulate=2).train_dataloader())
-    helped = list(make(prepared, accumulate=2, num_workers=2).train_dataloader())
+    alone = list(make(prepared, accumulate=2, **changes).train_dataloader())
+    helped = list(make(prepared, accumulate=2, num_workers=2, **changes).train_dataloader())
     assert alone == helped
     assert len(alone) == 18
 
 
+@pytest.mark.parametrize("changes", [{}, PACKED])
 @pytest.mark.parametrize("source", ["words", "running"])
-def test_starts_at_any_step_with_what_comes_there(source: str, request: pytest.FixtureRequest) -> None:
+def test_starts_at_any_step_with_what_comes_there(
+    source: str, changes: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
     prepared = request.getfixturevalue(source)
-    whole = list(make(prepared, accumulate=2).train_dataloader())
+    whole = list(make(prepared, accumulate=2, **changes).train_dataloader())
     for step in range(10):
-        loader = at(make(prepared, accumulate=2), global_step=step).train_dataloader()
+        loader = at(make(prepared, accumulate=2, **changes), global_step=step).train_dataloader()
         assert list(loader) == whole[2 * step :]
         assert len(loader) == 18  # counted from the first step
 
 
 @pytest.mark.parametrize(("world", "accumulate"), [(2, 1), (1, 2), (2, 2), (3, 4)])
+@pytest.mark.parametrize("changes", [{}, PACKED])
 @pytest.mark.parametrize("source", ["words", "running"])
 def test_devices_and_accumulation_only_cut_the_batch(
-    source: str, world: int, accumulate: int, request: pytest.FixtureRequest
+    source: str, world: int, accumulate: int, changes: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     prepared = request.getfixturevalue(source)
-    whole = [set(batch["keys"]) for batch in make(prepared).train_dataloader()]
+    whole = [set(batch["keys"]) for batch in make(prepared, **changes).train_dataloader()]
     parts: list[list[tuple[int, int]]] = [[] for _ in whole]
     for rank in range(world):
-        data = at(make(prepared, accumulate=accumulate), world_size=world, global_rank=rank)
+        data = at(make(prepared, accumulate=accumulate, **changes), world_size=world, global_rank=rank)
         for k, batch in enumerate(data.train_dataloader()):
             parts[k // accumulate] += batch["keys"]
     assert [set(part) for part in parts] == whole
     assert [len(part) for part in parts] == [len(batch) for batch in whole]
+
+
+def test_packed_text_is_read_by_whole_documents(text: Callable[..., Prepared]) -> None:
+    prepared = text(["abcdefghi", "ab", "abcd", "abc", "a"], ["abc"])
+    data = make(prepared, **PACKED | {"batch_size": 9})
+    (batch, *_) = data.train_dataloader()
+    rows = sorted(sorted(len(ids) for ids in row["ids"]) for row in batch["rows"])
+    assert data.order.steps_per_epoch == 1
+    assert rows == [[1, 2, 3], [4, 5], [9]]  # a document of 10 tokens is cut
+
+
+def test_packing_leaves_held_out_text_as_it_is(running: Prepared) -> None:
+    assert list(make(running, **PACKED).val_dataloader()) == list(make(running, seq_len=9).val_dataloader())
 
 
 def test_each_epoch_reads_each_example_once_with_other_noise(words: Prepared) -> None:

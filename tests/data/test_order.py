@@ -174,3 +174,46 @@ def test_refuses_a_batch_of_nothing() -> None:
 def test_refuses_an_example_beyond_the_budget() -> None:
     with pytest.raises(ValueError, match=r"batch_tokens=9 .*longest example, 10 tokens; raise data\.batch_tokens"):
         Order(np.array([[4, 6], [1, 1]]), None, 9, seed=0)
+
+
+def packed(batch_size: int | None = 3, batch_tokens: int | None = None) -> tuple[Order, np.ndarray]:
+    sizes = lengths(53, 1)
+    return Order(sizes, batch_size, batch_tokens, 7, row_lengths=sizes[:, 0] + 2, row_length=40), sizes[:, 0] + 2
+
+
+@pytest.mark.parametrize("limits", [(3, None), (None, 135)])
+def test_packed_epochs_read_everything_once_in_rows_that_hold_it(limits: tuple[int | None, int | None]) -> None:
+    order, sizes = packed(*limits)
+    epochs = []
+    for epoch in range(3):
+        steps = range(epoch * order.steps_per_epoch, (epoch + 1) * order.steps_per_epoch)
+        batches = [order.rows(step) for step in steps]
+        assert {e for e, _ in batches} == {epoch}
+        assert [len(rows) for _, rows in batches[:-1]] == [3] * (order.steps_per_epoch - 1)
+        rows = [row for _, batch in batches for row in batch]
+        assert len(rows) == order.n_rows
+        assert max(sizes[row].sum() for row in rows) <= 40
+        epochs.append(np.concatenate(rows))
+        assert sorted(epochs[-1]) == list(range(53))
+        for step, (_, batch) in zip(steps, batches, strict=True):
+            np.testing.assert_array_equal(order.batch(step)[1], np.concatenate(list(batch)))
+    assert (epochs[0] != epochs[1]).any()
+    read = 0
+    for step in range(order.steps_per_epoch + 2):
+        before, read = read, read + int(order.lengths[order.batch(step)[1]].sum())
+        assert order.steps_for_tokens(before + 1) == order.steps_for_tokens(read) == step + 1
+        assert order.tokens_in(step + 1) == read
+
+
+def test_packed_rows_are_dealt_whole_and_the_same_to_any_copy() -> None:
+    order, other = packed()[0], pickle.loads(pickle.dumps(packed()[0]))
+    for step in (5, 0, 11, 4):
+        rows = order.rows(step)[1]
+        assert [row.tolist() for row in rows] == [row.tolist() for row in other.rows(step)[1]]
+        dealt = [cut(rows, 2, 2, rank, micro) for rank in range(2) for micro in range(2)]
+        assert sorted(row.tolist() for part in dealt for row in part) == sorted(row.tolist() for row in rows)
+
+
+def test_refuses_a_packed_row_beyond_the_budget() -> None:
+    with pytest.raises(ValueError, match=r"batch_tokens=39 .*packed row, 40 tokens; raise data\.batch_tokens to 40"):
+        packed(None, 39)

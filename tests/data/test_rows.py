@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from triform.data.prepare import Prepared
-from triform.data.rows import TextRows, training_rows
+from triform.data.rows import Documents, TextRows, training_rows
 
 
 def test_rows_written_out(text: Callable[..., Prepared]) -> None:
@@ -43,3 +43,15 @@ def test_training_rows_are_whole_and_equally_many_in_each_epoch(text: Callable[.
     assert [rows.offset for rows in epochs] == [training_rows(split, 4, 1, epoch).offset for epoch in range(40)]
     ends = max(rows.offset + 4 * len(rows) + 1 for rows in epochs)
     assert length - ends < 8
+
+
+def test_documents_written_out(text: Callable[..., Prepared]) -> None:
+    prepared = text(["abcdefg", "hi", "jklm"], ["x"])
+    documents = Documents(prepared.splits["train"], seq_len=5)
+    assert documents.lengths.tolist() == [5, 3, 3, 5]
+    pieces = prepared.tokenizer.pieces
+    read = [
+        ("".join(pieces(documents[i]["ids"])), "".join(pieces([documents[i]["opening"]])))
+        for i in range(len(documents))
+    ]
+    assert read == [("abcde", "[EOS]"), ("fg[EOS]", "e"), ("hi[EOS]", "[EOS]"), ("jklm[EOS]", "[EOS]")]

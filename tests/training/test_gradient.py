@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.runs import gradients, make
+from tests.training.runs import documents, gradients, make
 from triform.run.folder import RunFolder
 
 CUTS = [(1, 3), (1, 4), (2, 1), (2, 3)]
@@ -40,12 +40,16 @@ def logged(run: RunFolder) -> list[dict[str, float]]:
     return [{name: float(row[name]) for name in names if row[name]} for row in rows]
 
 
-@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder_decoder"])
-def test_devices_and_micro_batches_only_cut(tmp_path: Path, family: str) -> None:
-    expected, whole = cut(tmp_path, family, 1, 1)
+@pytest.mark.parametrize(
+    ("family", "packed"),
+    [("encoder", False), ("decoder", False), ("encoder_decoder", False), ("encoder", True), ("decoder", True)],
+)
+def test_devices_and_micro_batches_only_cut(tmp_path: Path, family: str, packed: bool) -> None:
+    changes = ("data.packing=true", documents(tmp_path)) if packed else ()
+    expected, whole = cut(tmp_path, family, 1, 1, *changes)
     assert "train/expert_load" not in whole.metrics.read_text(), "it has no experts"
     for devices, accumulate in CUTS:
-        found, run = cut(tmp_path, family, devices, accumulate)
+        found, run = cut(tmp_path, family, devices, accumulate, *changes)
         assert len(found) == len(expected) == 18
         for step, (a, b) in enumerate(zip(expected, found, strict=True)):
             largest = max(float(gradient.abs().max()) for gradient in a.values())

@@ -11,9 +11,9 @@ from triform.analysis.plots import alignment, loss_curve
 from triform.analysis.report import as_text, choose, print_report
 from triform.analysis.runs import read_run
 from triform.data.baselines import label_baselines, text_baselines
-from triform.data.module import training_order
+from triform.data.module import training_examples, training_order
 from triform.data.prepare import Prepared, Split
-from triform.data.rows import TextRows, training_rows
+from triform.data.rows import TextRows
 from triform.layers.attention import capture_weights
 from triform.run.folder import RunFolder
 from triform.run.load import Loaded, open_run
@@ -86,8 +86,9 @@ def learnt(prepared: Prepared, config: Mapping[str, Any], loader: Mapping[str, A
     if not config["trainer"]["overfit"]:
         return []
     split = prepared.splits["train"]
-    order = training_order(prepared, loader["seq_len"], loader["batch_size"], loader["batch_tokens"], config["seed"])
-    rows = training_rows(split, loader["seq_len"], config["seed"], 0) if split.kind == "text" else split
+    seq_len, packing, seed = loader["seq_len"], loader["packing"], config["seed"]
+    order = training_order(prepared, seq_len, loader["batch_size"], loader["batch_tokens"], seed, packing)
+    rows = training_examples(prepared, seq_len, seed, packing).of_epoch(0)
     return [rows[int(i)] for i in order.batch(0)[1][: N_JUDGED if split.kind != "text" else N_SHOWN]]
 
 

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from triform.data.order import Order, cut, held_out_batches
+from triform.data.packing import Packing
 from triform.data.prepare import Prepared
 from triform.data.stream import Collate, Examples, From, HeldOut, MicroBatches, as_it_is, follow_parent
 
@@ -28,13 +29,15 @@ class DataModule(pl.LightningDataModule):
         collate: (examples, keys) to a batch, where keys are (epoch, index) by example, from which its noise
             is drawn; must take an empty list, and pickle if there are workers.
         seq_len: tokens per row of running text; tokens of any other example that are counted.
-        batch_size: examples per optimizer step, over all devices and micro-batches; this or `batch_tokens`,
-            not both.
+        batch_size: examples, or rows if they are packed, per optimizer step, over all devices and micro-batches; this
+            or `batch_tokens`, not both.
         batch_tokens: tokens per optimizer step, padding counted, over all devices and micro-batches.
         num_workers: loader processes per device; 0: batches are made between steps.
         seed: of order and row offsets.
         accumulate: micro-batches per optimizer step.
         overfit: read the first batch in every optimizer step.
+        packing: puts several training examples, of running text whole documents, in a row; None: each has a row of its
+            own, running text is cut anywhere.
 
     Raises:
         ValueError: text shorter than a row, or what `Order` refuses.
@@ -57,20 +60,28 @@ class DataModule(pl.LightningDataModule):
         seed: int,
         accumulate: int,
         overfit: bool = False,
+        packing: Packing | None = None,
     ) -> None:
         super().__init__()
         self.prepared, self.collate, self.seq_len = prepared, collate, seq_len
         self.batch_size, self.batch_tokens = batch_size, batch_tokens
         self.num_workers, self.seed, self.accumulate, self.overfit = num_workers, seed, accumulate, overfit
-        check_text_length(prepared, seq_len)
-        self.order = training_order(prepared, seq_len, batch_size, batch_tokens, seed)
+        self.packing = packing
+        if packing is None:
+            check_text_length(prepared, seq_len)
+        self.order = training_order(prepared, seq_len, batch_size, batch_tokens, seed, packing)
 
     def train_dataloader(self) -> DataLoader:
         world, rank = self._place()
-        examples = Examples(self.prepared.splits["train"], self.seq_len, self.seed, train=True)
-        stream = MicroBatches(examples, self.order, self.collate, world, rank, self.accumulate, self.overfit)
+        join = None if self.packing is None else self.packing.join
+        stream = MicroBatches(self.learnt, self.order, self.collate, world, rank, self.accumulate, self.overfit, join)
         start = self.trainer.global_step if self.trainer is not None else 0
         return self._loader(stream, From(start * self.accumulate, self.total_steps * self.accumulate))
+
+    @property
+    def learnt(self) -> Examples:
+        """The training examples."""
+        return training_examples(self.prepared, self.seq_len, self.seed, self.packing)
 
     def val_dataloader(self) -> DataLoader:
         return self.loader("validation")
@@ -93,9 +104,8 @@ class DataModule(pl.LightningDataModule):
             )
         world, rank = self._place()
         if self.overfit:
-            learnt = Examples(self.prepared.splits["train"], self.seq_len, self.seed, train=True)
             return self._loader(
-                HeldOut(learnt, [cut(self.order.batch(0)[1], world, 1, rank, 0)], self.collate), From(0, 1)
+                HeldOut(self.learnt, [cut(self.order.batch(0)[1], world, 1, rank, 0)], self.collate), From(0, 1)
             )
         examples = Examples(self.prepared.splits[split], self.seq_len, self.seed, train=False)
         parts = world * self.accumulate
@@ -128,12 +138,24 @@ class DataModule(pl.LightningDataModule):
         return self.trainer.world_size, self.trainer.global_rank
 
 
+def training_examples(prepared: Prepared, seq_len: int, seed: int, packing: Packing | None) -> Examples:
+    """What a run learns from; see `DataModule`."""
+    return Examples(prepared.splits["train"], seq_len, seed, train=True, whole=packing is not None)
+
+
 def training_order(
-    prepared: Prepared, seq_len: int, batch_size: int | None, batch_tokens: int | None, seed: int
+    prepared: Prepared,
+    seq_len: int,
+    batch_size: int | None,
+    batch_tokens: int | None,
+    seed: int,
+    packing: Packing | None,
 ) -> Order:
     """The order in which a run reads its training examples; refuses what `Order` refuses."""
-    examples = Examples(prepared.splits["train"], seq_len, seed, train=True)
-    return Order(examples.lengths, batch_size, batch_tokens, seed)
+    lengths = training_examples(prepared, seq_len, seed, packing).lengths
+    if packing is None:
+        return Order(lengths, batch_size, batch_tokens, seed)
+    return Order(lengths, batch_size, batch_tokens, seed, packing.row_lengths(lengths), packing.length)
 
 
 def check_text_length(prepared: Prepared, seq_len: int) -> None:

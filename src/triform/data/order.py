@@ -5,8 +5,14 @@ nothing before `cut` knows how many there are.
 """
 
 import math
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
+
+from triform.data.packing import best_fit
+
+Rows = TypeVar("Rows", np.ndarray, Sequence[np.ndarray])
 
 
 def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
@@ -14,13 +20,13 @@ def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(n)
 
 
-def cut(indices: np.ndarray, world: int, accumulate: int, rank: int, micro: int) -> np.ndarray:
-    """What `rank` reads of a batch in its micro-batch `micro`; every index falls to exactly one pair of them.
+def cut(rows: Rows, world: int, accumulate: int, rank: int, micro: int) -> Rows:
+    """What `rank` reads of a batch in its micro-batch `micro`; every row falls to exactly one pair of them.
 
     Dealt like cards, so that sizes differ by one at most and neighbours of a length-sorted batch spread
-    evenly. May be empty when there are fewer examples than `world * accumulate`.
+    evenly. May be empty when there are fewer rows than `world * accumulate`.
     """
-    return indices[micro * world + rank :: world * accumulate]
+    return rows[micro * world + rank :: world * accumulate]
 
 
 def by_length(lengths: np.ndarray) -> np.ndarray:
@@ -66,7 +72,7 @@ def token_bounds(lengths: np.ndarray, batch_tokens: int) -> list[int]:
 def held_out_batches(
     lengths: np.ndarray, batch_size: int | None, batch_tokens: int | None, parts: int
 ) -> list[np.ndarray]:
-    """Every example once, like lengths together, in batches as large as the `parts` that a training batch is cut into."""
+    """Every example once, like lengths together, in batches as large as the `parts` of a training batch."""
     order = by_length(lengths)
     if batch_size is not None:
         size = -(-batch_size // parts)
@@ -84,19 +90,32 @@ class Order:
     batches of at most that many tokens (padding counted, special tokens that a task adds not counted), and
     the batches shuffled: little padding, and as many steps in each epoch.
 
+    Where examples are packed, several of them are in a row, by `best_fit`; those of equal length change places in each
+    epoch, and the rows are shuffled. All but the last batch of an epoch have equally many rows.
+
     Args:
         lengths: tokens of each example, (examples, columns).
-        batch_size: examples per optimizer step over all devices; exactly one of this and `batch_tokens` is
-            set.
+        batch_size: examples, or rows if they are packed, per optimizer step over all devices; exactly one of this and
+            `batch_tokens` is set.
         batch_tokens: tokens per optimizer step over all devices, padding counted.
         seed: of the order.
+        row_lengths: tokens that each example takes of a row; None: examples are not packed.
+        row_length: tokens of a row of packed examples.
 
     Raises:
-        ValueError: both or neither batch limit, a limit below 1, or an example longer than `batch_tokens`.
+        ValueError: both or neither batch limit, a limit below 1, or an example or row longer than `batch_tokens`.
     """
 
-    def __init__(self, lengths: np.ndarray, batch_size: int | None, batch_tokens: int | None, seed: int) -> None:
-        self.lengths = lengths.astype(np.int64)
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        batch_size: int | None,
+        batch_tokens: int | None,
+        seed: int,
+        row_lengths: np.ndarray | None = None,
+        row_length: int = 0,
+    ) -> None:
+        self.lengths, self.row_lengths = lengths.astype(np.int64), row_lengths
         self.batch_size, self.batch_tokens, self.seed = batch_size, batch_tokens, seed
         if (batch_size is None) == (batch_tokens is None):
             raise ValueError(
@@ -105,6 +124,9 @@ class Order:
             )
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"Order: batch_size={batch_size} reads nothing; set data.batch_size to 1 or more")
+        if row_lengths is not None:
+            self._pack(row_lengths, row_length)
+            return
         longest = int(self.lengths.sum(axis=1).max())
         if batch_tokens is not None and batch_tokens < longest:
             raise ValueError(
@@ -120,10 +142,43 @@ class Order:
         self.steps_per_epoch = len(self._bounds) + 1
         self._memory: tuple[int, list[np.ndarray]] = (-1, [])
 
+    def _pack(self, row_lengths: np.ndarray, row_length: int) -> None:
+        rows = self.batch_size
+        if self.batch_tokens is not None:
+            rows = self.batch_tokens // row_length
+            if rows < 1:
+                raise ValueError(
+                    f"Order: batch_tokens={self.batch_tokens} is less than a packed row, {row_length} tokens; raise "
+                    f"data.batch_tokens to {row_length} or more, or lower data.seq_len"
+                )
+        assert rows is not None
+        # Of places in the order of length, which are the same in every epoch: only the examples change places.
+        self._members, self._row_ends = best_fit(np.sort(row_lengths), row_length)
+        self._row_starts = np.append(0, self._row_ends)
+        self._bounds = list(range(rows, len(self._row_ends), rows))
+        self.steps_per_epoch = len(self._bounds) + 1
+        self._memory = (-1, [])
+        self._sorted: tuple[int, np.ndarray] = (-1, row_lengths)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that an epoch reads."""
+        return len(self.lengths) if self.row_lengths is None else len(self._row_ends)
+
     def batch(self, step: int) -> tuple[int, np.ndarray]:
         """The epoch that optimizer step `step` (from 0) is in, and the examples it reads."""
+        epoch, rows = self.rows(step)
+        return epoch, rows if isinstance(rows, np.ndarray) else np.concatenate(rows)
+
+    def rows(self, step: int) -> tuple[int, np.ndarray | list[np.ndarray]]:
+        """The same, where examples are packed row by row."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        return epoch, self._batches(epoch)[place]
+        batch = self._batches(epoch)[place]
+        if self.row_lengths is None:
+            return epoch, batch
+        in_order = self._in_order(epoch)
+        starts, ends = self._row_starts[batch].tolist(), self._row_ends[batch].tolist()
+        return epoch, [in_order[self._members[start:end]] for start, end in zip(starts, ends, strict=True)]
 
     def steps_for(self, epochs: float) -> int:
         """Optimizer steps that read everything `epochs` times; a part of a step counts as one."""
@@ -134,7 +189,9 @@ class Order:
         epochs, rest = divmod(n_tokens, int(self.lengths.sum()))
         if rest == 0:
             return epochs * self.steps_per_epoch
-        read = np.cumsum([self.lengths[batch].sum() for batch in self._batches(epochs)])
+        first = epochs * self.steps_per_epoch
+        steps = range(first, first + self.steps_per_epoch)
+        read = np.cumsum([self.lengths[self.batch(step)[1]].sum() for step in steps])
         return epochs * self.steps_per_epoch + int(np.searchsorted(read, rest)) + 1
 
     def tokens_in(self, n_steps: int) -> int:
@@ -148,7 +205,19 @@ class Order:
             self._memory = (epoch, self._batches_of(epoch))
         return self._memory[1]
 
+    def _in_order(self, epoch: int) -> np.ndarray:
+        """Examples by the length that they take of a row, equal ones in this epoch's order."""
+        if self._sorted[0] != epoch:
+            assert self.row_lengths is not None
+            order = epoch_order(len(self.lengths), self.seed, epoch)
+            self._sorted = (epoch, order[np.argsort(self.row_lengths[order], kind="stable")])
+        return self._sorted[1]
+
     def _batches_of(self, epoch: int) -> list[np.ndarray]:
+        """The examples of each batch, or the rows if examples are packed."""
+        if self.row_lengths is not None:
+            rows = np.random.default_rng([self.seed, epoch, 1]).permutation(len(self._row_ends))
+            return np.split(rows, self._bounds)
         order = epoch_order(len(self.lengths), self.seed, epoch)
         if self.batch_size is not None:
             return np.split(order, self._bounds)

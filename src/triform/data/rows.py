@@ -1,4 +1,7 @@
-"""Running text cut into rows of one length."""
+"""Running text in rows: cut into rows of one length, or whole documents."""
+
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +38,38 @@ class TextRows:
         if documents[0] == documents[-1]:
             return {"ids": ids}
         return {"ids": ids, "documents": documents - documents[0]}
+
+
+class Documents:
+    """The documents of a split, each whole, but for those longer than `seq_len` tokens, which are cut into parts.
+
+    Each comes with the token before it, from which its first one is predicted: the end mark that opens a document, or
+    the last token of the part before.
+    """
+
+    def __init__(self, split: Split, seq_len: int) -> None:
+        self.split, self.seq_len = split, seq_len
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        ends = self.split.document_ends
+        lengths = np.diff(ends, prepend=0)
+        n_parts = -(-lengths // self.seq_len)
+        part = np.arange(n_parts.sum()) - np.repeat(np.cumsum(n_parts) - n_parts, n_parts)
+        return np.repeat(ends - lengths, n_parts) + part * self.seq_len
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.starts, append=len(self.split.tokens))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        """`ids`, the end mark included, and `opening`, the token before."""
+        tokens, start = self.split.tokens, int(self.starts[i])
+        end = int(self.starts[i + 1]) if i + 1 < len(self.starts) else len(tokens)
+        return {"ids": tokens[start:end].astype(np.int64), "opening": int(tokens[start - 1])}
 
 
 def training_rows(split: Split, seq_len: int, seed: int, epoch: int) -> TextRows:

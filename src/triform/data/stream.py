@@ -11,8 +11,9 @@ import numpy as np
 from torch.utils.data import Dataset, Sampler
 
 from triform.data.order import Order, cut
+from triform.data.packing import Join
 from triform.data.prepare import Split
-from triform.data.rows import TextRows, training_rows
+from triform.data.rows import Documents, TextRows, training_rows
 
 HELD_OUT_EPOCH = -1
 """In the keys of held-out examples: their noise is the same in all runs, whatever the seed, so that runs compare."""
@@ -22,16 +23,18 @@ Collate = Callable[[list[dict[str, Any]], list[tuple[int, int]]], dict[str, Any]
 
 
 class Examples:
-    """A split as numbered examples: rows of running text, or the split's own."""
+    """A split as numbered examples: rows of running text, or its documents (`whole`), or the split's own."""
 
-    def __init__(self, split: Split, seq_len: int, seed: int, train: bool) -> None:
-        self.split, self.seq_len, self.seed, self.train = split, seq_len, seed, train
+    def __init__(self, split: Split, seq_len: int, seed: int, train: bool, whole: bool = False) -> None:
+        self.split, self.seq_len, self.seed, self.train, self.whole = split, seq_len, seed, train, whole
         self.epoch = -1
-        self.rows: Split | TextRows = split
+        self.rows: Split | TextRows | Documents = split
 
-    def of_epoch(self, epoch: int) -> Split | TextRows:
+    def of_epoch(self, epoch: int) -> Split | TextRows | Documents:
         if self.split.kind == "text" and epoch != self.epoch:
-            if self.train:
+            if self.whole:
+                self.rows = self.rows if isinstance(self.rows, Documents) else Documents(self.split, self.seq_len)
+            elif self.train:
                 self.rows = training_rows(self.split, self.seq_len, self.seed, epoch)
             else:
                 self.rows = TextRows(self.split, self.seq_len, offset=0)
@@ -46,6 +49,10 @@ class Examples:
     @property
     def lengths(self) -> np.ndarray:
         """Tokens, or patches of images, read of each example: what a row longer than `seq_len` has beyond it is not."""
+        if self.whole and self.split.kind == "text":
+            documents = self.of_epoch(0)
+            assert isinstance(documents, Documents)
+            return documents.lengths[:, None]
         if self.split.kind in ("text", "images"):
             return np.full((len(self.of_epoch(0)), 1), self.seq_len)
         return np.minimum(self.split.lengths, self.seq_len)
@@ -63,16 +70,26 @@ class MicroBatches(Dataset):
         rank: int,
         accumulate: int,
         overfit: bool,
+        join: Join | None = None,
     ) -> None:
-        self.examples, self.order, self.collate = examples, order, collate
+        self.examples, self.order, self.collate, self.join = examples, order, collate, join
         self.world, self.rank, self.accumulate, self.overfit = world, rank, accumulate, overfit
 
     def __getitem__(self, k: int) -> dict[str, Any]:
         step, micro = divmod(k, self.accumulate)
-        epoch, batch = self.order.batch(0 if self.overfit else step)
-        indices = cut(batch, self.world, self.accumulate, self.rank, micro).tolist()
-        rows = self.examples.of_epoch(epoch)
-        return self.collate([rows[i] for i in indices], [(epoch, i) for i in indices])
+        epoch, batch = self.order.rows(0 if self.overfit else step)
+        place = (self.world, self.accumulate, self.rank, micro)
+        if isinstance(batch, np.ndarray):
+            return self._collated(epoch, cut(batch, *place))
+        rows = cut(batch, *place)
+        if not rows:
+            return self.collate([], [])
+        assert self.join is not None
+        return self.join([self._collated(epoch, row) for row in rows])
+
+    def _collated(self, epoch: int, indices: np.ndarray) -> dict[str, Any]:
+        examples = self.examples.of_epoch(epoch)
+        return self.collate([examples[i] for i in indices.tolist()], [(epoch, i) for i in indices.tolist()])
 
 
 class HeldOut(Dataset):

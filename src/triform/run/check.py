@@ -17,8 +17,9 @@ from triform.run.errors import BadInput, nearest
 from triform.run.folder import read_mapping
 from triform.run.help import conf_dir
 
-LOADER = ("seq_len", "batch_size", "batch_tokens", "num_workers")
-"""Keys of `data` that are the data loader's, not the source's."""
+NEEDED = ("seq_len", "batch_size", "batch_tokens", "num_workers")
+LOADER = (*NEEDED, "packing")
+"""Keys of `data` that are the data loader's, not the source's; all data sets have the first ones."""
 
 _POSITIVE = (
     "data.seq_len",
@@ -119,7 +120,7 @@ def check_keys(config: Mapping[str, Any]) -> None:
             if key not in node:
                 remedy = "start the file with defaults: [default]" if section == "trainer" else f"choose {key}=..."
                 raise BadInput(f"{dot}{key} is missing; {remedy}")
-    for key in LOADER:
+    for key in NEEDED:
         if key not in config["data"]:
             raise BadInput(f"data.{key} is missing; add it to the YAML file of this data set")
 
@@ -170,7 +171,7 @@ def check_trust(trust: Any) -> None:
 
 RECORD = (
     *("model._target_", "task._target_", "tokenizer._target_", "data._target_", "seed", "paths.cache"),
-    *("trainer.accelerator", *(f"data.{key}" for key in LOADER)),
+    *("trainer.accelerator", *(f"data.{key}" for key in NEEDED)),
 )
 """What using a trained model needs of its run's config."""
 
@@ -342,6 +343,16 @@ def check_relations(config: Mapping[str, Any]) -> None:
         fitting = _tasks(lambda other: kind in other.kinds and family in other.families, trust)
         remedy = f"set model={' or model='.join(families)}" + (f", or task={' or '.join(fitting)}" if fitting else "")
         raise BadInput(f"task: {task.__name__} does not train model={family}; {remedy}")
+    packing = config["data"].get("packing", False)
+    if not isinstance(packing, bool):
+        raise BadInput(f"data.packing={_show(packing)} is not known; set one of true, false")
+    packs = getattr(task, "packs", ())
+    if packing and family not in packs:
+        why = f"reads one example a row in model={family}" if packs else "predicts one thing of a row"
+        raise BadInput(
+            f"data.packing=true: {task.__name__} {why}; set data.packing=false (data.batch_tokens puts examples of "
+            "like length together)"
+        )
     embedding = config["model"].get("embedding")
     reads = "tokens"
     if embedding is not None:

@@ -22,6 +22,7 @@ from triform.run.check import LOADER, devices
 from triform.run.errors import BadInput, one_line
 from triform.run.folder import RunFolder
 from triform.tasks.objective import Objective
+from triform.tasks.packing import packing
 from triform.training.fit import TrainerSettings
 from triform.training.hardware import rank
 
@@ -174,9 +175,10 @@ def weights_to_begin_with(config: Mapping[str, Any]) -> Callable[[nn.Module], No
 
 
 def loader(config: Mapping[str, Any], objective: Objective) -> dict[str, Any]:
-    """The keys of `data` that are the data loader's, with rows of text as long as the task fills."""
+    """What the keys of `data` that are the data loader's say, with rows of text as long as the task fills."""
+    settings = {key: config["data"].get(key) for key in LOADER}
+    settings["packing"] = packing(objective, settings["seq_len"]) if settings["packing"] else None
     length = objective.text_length()
-    settings = {key: config["data"][key] for key in LOADER}
     return settings if length is None else settings | {"seq_len": length}
 
 

@@ -45,6 +45,7 @@ class CausalLM(Objective):
 
     kinds = ("text",)
     families = ("decoder",)
+    packs = ("decoder",)
     measures = ("accuracy",)
     derived = ("perplexity", "bits_per_byte")
 
@@ -68,8 +69,10 @@ class CausalLM(Objective):
         self.train_loss, self.plain_loss = token_losses(label_smoothing, smoothing, z_loss, tokenizer)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
-        inputs = [example["ids"][:-1] for example in examples]
-        labels = [example["ids"][1:] for example in examples]
+        rows = [np.append(example["opening"], example["ids"]) if "opening" in example else example["ids"]
+                for example in examples]  # fmt: skip
+        inputs = [row[:-1] for row in rows]
+        labels = [row[1:] for row in rows]
         batch: Batch = {
             "input_ids": pad(inputs, self.tokenizer.pad_id),
             "padding_mask": padding_mask(inputs),
@@ -83,6 +86,9 @@ class CausalLM(Objective):
                  for example, row in zip(examples, inputs, strict=True)]
             )  # fmt: skip
         return present(batch)
+
+    def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        return lengths[:, 0]
 
     def hidden(self, model: Model, batch: Batch) -> Tensor:
         return model(**model_inputs(batch)).hidden

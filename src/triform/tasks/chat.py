@@ -41,6 +41,7 @@ class Chat(Objective):
 
     kinds = ("chat",)
     families = ("decoder",)
+    packs = ("decoder",)
     measures = ("accuracy",)
     derived = ("perplexity",)
 
@@ -79,6 +80,9 @@ class Chat(Objective):
 
     def room(self) -> int:
         return self.seq_len + 1
+
+    def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        return np.clip(lengths[:, 0] - 1, 0, self.seq_len)
 
     def hidden(self, model: Model, batch: Batch) -> Tensor:
         return model(**model_inputs(batch)).hidden

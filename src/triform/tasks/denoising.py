@@ -41,6 +41,7 @@ class Denoising(Objective):
 
     kinds = ("text",)
     families = FAMILIES
+    packs = ("decoder",)
     measures = ("accuracy",)
     derived = ("perplexity",)
 
@@ -96,6 +97,9 @@ class Denoising(Objective):
             [self.damage(rng, ids) for rng, found in texts for ids in found],
             [[*ids.tolist(), self.tokenizer.eos_id] for _, found in texts for ids in found],
         )
+
+    def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        return 2 * np.minimum(lengths[:, 0], self.length) + 1  # a source may be shorter than its text
 
     def text_length(self) -> int:
         return self.length

@@ -46,6 +46,7 @@ class MaskedLM(Objective):
 
     kinds = ("text",)
     families = ("encoder",)
+    packs = ("encoder",)
     measures = ("accuracy",)
     derived = ("perplexity",)
 
@@ -90,6 +91,9 @@ class MaskedLM(Objective):
                  for example, row in zip(examples, rows, strict=True)]
             )  # fmt: skip
         return present(batch)
+
+    def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        return np.minimum(lengths[:, 0], self.seq_len)
 
     def hidden(self, model: Model, batch: Batch) -> Tensor:
         return model(**model_inputs(batch)).hidden

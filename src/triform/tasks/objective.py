@@ -57,6 +57,8 @@ class Objective(ABC):
     """Kinds of data that it learns from, of `triform.data.sources.base.COLUMNS`."""
     families: ClassVar[tuple[str, ...]]
     """Families of model that it trains."""
+    packs: ClassVar[tuple[str, ...]] = ()
+    """Families for which several examples can stand in a row, each seeing only itself: those with `row_lengths`."""
     monitor: tuple[str, str] = ("loss", "min")
     """Measure that picks the best checkpoint, and which way it improves."""
     measures: tuple[str, ...] = ()
@@ -115,6 +117,10 @@ class Objective(ABC):
     def text_length(self) -> int | None:
         """Tokens of running text that fill a row of this task; None: `seq_len`."""
         return None
+
+    def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        """Tokens of a row that examples of so many tokens, (examples, columns), become at most; see `packs`."""
+        raise NotImplementedError
 
     def room(self) -> int | None:
         """Most tokens of a text that a batch holds beside the task's marks; None: running text is never cut."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,6 +42,7 @@ class PrefixLM(Objective):
 
     kinds = ("text",)
     families = ("decoder",)
+    packs = ("decoder",)
     measures = ("accuracy",)
     derived = ("perplexity",)
 
@@ -81,6 +83,9 @@ class PrefixLM(Objective):
                 "n_targets": sum(len(row) - prefix + 1 for row, prefix in zip(rows, prefixes, strict=True)),
             }
         )
+
+    def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        return np.clip(lengths[:, 0] - 1, 0, self.seq_len)
 
     def hidden(self, model: Model, batch: Batch) -> Tensor:
         return model(**model_inputs(batch)).hidden

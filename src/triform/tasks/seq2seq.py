@@ -36,6 +36,7 @@ class Seq2Seq(Objective):
 
     kinds = ("pairs",)
     families = FAMILIES
+    packs = ("decoder",)
     monitor = ("loss", "min")
     measures = ("accuracy", "exact_match")
     written = Corpus.figures
@@ -70,6 +71,9 @@ class Seq2Seq(Objective):
         if examples and all("texts" in example for example in examples):
             batch["references"] = [example["texts"]["target"] for example in examples]
         return batch
+
+    def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        return np.minimum(lengths, self.room()).sum(axis=1) + 1  # of a separator; the end is read by nothing
 
     def model_arguments(self) -> dict[str, Any]:
         return {"n_source_tokens": self.tokenizer.source.vocab_size} if self.tokenizer.is_separate else {}
@@ -124,10 +128,10 @@ class Seq2Seq(Objective):
             for source, output, target in zip(sources, outputs, targets, strict=True)
         ]
 
-    def answer(self, model: Model, sources: Sequence[Ids]) -> list[str]:
-        """The likeliest target of each source (token ids without marks), greedily."""
+    def answer(self, model: Model, sources: Sequence[Ids], num_beams: int = 1) -> list[str]:
+        """The likeliest target of each source (token ids without marks), greedily or by a search with beams."""
         rows = [[int(token) for token in source] for source in sources]
-        return [self.tokenizer.decode(row) for row in self.form.write(model, rows, self.seq_len)]
+        return [self.tokenizer.decode(row) for row in self.form.write(model, rows, self.seq_len, num_beams)]
 
     def _cut(self, ids: Ids) -> list[int]:
         return [int(token) for token in ids[: self.room()]]

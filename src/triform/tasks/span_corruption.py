@@ -40,6 +40,7 @@ class SpanCorruption(Objective):
 
     kinds = ("text",)
     families = FAMILIES
+    packs = ("decoder",)
     measures = ("accuracy",)
     derived = ("perplexity",)
 
@@ -109,6 +110,9 @@ class SpanCorruption(Objective):
         ]
         return self.form.batch([source for source, _ in pairs], [target for _, target in pairs])
 
+    def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        return np.array([self._row_length(n) for n in range(self.length + 1)])[np.minimum(lengths[:, 0], self.length)]
+
     def text_length(self) -> int:
         return self.length
 
@@ -156,12 +160,16 @@ class SpanCorruption(Objective):
         found = (ids[:-1] if ids[-1] == self.tokenizer.eos_id else ids for ids in documents(example, self.length))
         return [ids for ids in found if len(ids)]
 
+    def _row_length(self, length: int) -> int:
+        """Tokens of the longest row that a text of `length` becomes."""
+        n_noise, n_spans = self.n_hidden(length)
+        return self.form.length(length - n_noise + n_spans, n_noise + n_spans + 1)
+
     def _longest(self) -> int:
         """Tokens of the longest text whose source and target fit."""
         length = 1
         while length < 4 * self.seq_len:
-            n_noise, n_spans = self.n_hidden(length + 1)
-            if self.form.length(length + 1 - n_noise + n_spans, n_noise + n_spans + 1) > self.seq_len:
+            if self._row_length(length + 1) > self.seq_len:
                 break
             length += 1
         return length

@@ -48,6 +48,7 @@ class TokenClassification(Objective):
 
     kinds = ("tagged",)
     families = ("encoder", "decoder")
+    packs = ("encoder", "decoder")
     measures = ("accuracy",)
 
     def __init__(
@@ -98,6 +99,9 @@ class TokenClassification(Objective):
                 "n_targets": sum(tag != IGNORED for row in tags for tag in row),
             }
         )
+
+    def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        return np.minimum(lengths[:, 0], self.room()) + (2 if self.two_sided else 0)
 
     def room(self) -> int:
         return self.seq_len - 2 if self.two_sided else self.seq_len
