@@ -179,6 +179,8 @@ def write_parts(folder: Path, split: str, kind: Kind, tokenizer: Tokenizer, dtyp
     n_unknown = 0
     with closing(Rows(folder / f"{split}.text.ids")) as ids, closing(Rows(folder / f"{split}.{name}")) as values:
         for texts, numbers, lasts in _parts(folder / f"{split}.text.utf8", folder / f"{split}.parts"):
+            if kind == "tagged" and tokenizer.begins_with_blank:  # which words within a text have already
+                texts = [text.removeprefix(" ") for text in texts]
             encoded = tokenizer.encode_with_places(texts)
             for text, number, is_last, (tokens, places) in zip(texts, numbers, lasts, encoded, strict=True):
                 if kind == "tagged":

@@ -402,11 +402,12 @@ def check_separate(tokenizer: Mapping[str, Any], kind: str, family: str) -> None
     separate = tokenizer.get("separate", False)
     if not isinstance(separate, bool):
         raise BadInput(f"tokenizer.separate={_show(separate)} is not true or false; set tokenizer.separate to one")
+    separate = separate or str(tokenizer["_target_"]).endswith(".Separate")
     if separate and (kind != "pairs" or family != "encoder_decoder"):
         needs = f"pairs, not data of kind {kind}" if kind != "pairs" else f"model=encoder_decoder, not a {family}"
         raise BadInput(
-            f"tokenizer.separate=true: a vocabulary for source and target each needs {needs}; set "
-            "tokenizer.separate=false"
+            f"tokenizer: a vocabulary for source and target each needs {needs}; set tokenizer.separate=false, or choose "
+            "another tokenizer"
         )
 
 

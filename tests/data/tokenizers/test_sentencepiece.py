@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import sentencepiece
 
+from triform.data.prepare import prepare
+from triform.data.sources.tagged import TaggedFiles
 from triform.data.tokenizers import Pretrained, Tokenizer
 
 WORDS = [f"{a}{b}{c}" for a in ("st", "h", "br", "ka") for b in ("o", "ei", "ü") for c in ("ne", "g", "chen", "t")]
@@ -115,6 +117,20 @@ def test_special_pieces_have_their_roles(tmp_path: Path) -> None:
         "unk": "<unk>", "bos": "<s>", "eos": "</s>", "pad": "<pad>", "cls": "[CLS]", "mask": "[MASK]"
     }  # fmt: skip
     assert (tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["unigram", "bpe as LLaMA's", "bpe with pieces of the user's own"])
+def test_tagged_words_are_read_as_in_their_sentence(name: str, tmp_path: Path) -> None:
+    """A blank before each, be it the tokenizer's own, and not two."""
+    source = tmp_path / "train.conll"
+    words = CORPUS[0].split()
+    source.write_text("".join(f"{word}\tX\n" for word in words), encoding="utf-8")
+    (tmp_path / "tokenizer.model").write_bytes(trained(name))
+    tagged = TaggedFiles(str(source), str(source), None, 0.1, "utf-8", None, None)
+    prepared = prepare(tagged, Pretrained(str(tmp_path)), tmp_path / "cache", progress=False)
+    example = prepared.splits["train"][0]
+    assert example["ids"].tolist() == prepared.tokenizer.encode(" ".join(words))
+    assert int((example["tags"] >= 0).sum()) == len(words)
 
 
 def test_a_byte_that_somebody_wrote_is_text(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from triform.commands import main
 from triform.data.prepare import prepare
 from triform.data.sources.pairs import PairFiles
 from triform.data.tokenizers import BPE, Char, Separate, Tokenizer, Word
+from triform.run.check import check_separate
 from triform.run.cli import main as train
 from triform.tasks.source_target import SourceTarget
 
@@ -113,3 +114,12 @@ def test_two_vocabularies_need_two_sides_and_tables(
     assert train([*QUICK[:1], "data=pairs", "tokenizer=char", *data, *overrides]) == 2
     assert message in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_two_recipes_need_two_sides_as_well() -> None:
+    node = {"_target_": "triform.data.tokenizers.Separate"}
+    check_separate(node, "pairs", "encoder_decoder")
+    with pytest.raises(ValueError, match="needs pairs, not data of kind text; .* or choose another tokenizer"):
+        check_separate(node, "text", "encoder_decoder")
+    with pytest.raises(ValueError, match="tokenizer.separate=2 is not true or false"):
+        check_separate({**node, "separate": 2}, "pairs", "encoder_decoder")

@@ -137,6 +137,12 @@ class Tokenizer:
         encodings = self._reader.encode_batch(list(texts), add_special_tokens=False)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
+    @cached_property
+    def begins_with_blank(self) -> bool:
+        """Whether a text is read as if a blank stood before it, as SentencePiece mostly does."""
+        whole, first = self.encode("a e"), self.encode("a")
+        return whole == first + self.encode("e") != first + self.encode(" e")
+
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """The text of `ids`, special tokens and ids beyond the vocabulary (a padded table) left out."""
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=True)
