@@ -110,3 +110,25 @@ def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown[0] == "trainer.precision=auto"
     assert line_of("trainer/default.yaml", "precision:") in shown[1]
     assert "bf16-mixed" in shown[-1]
+
+
+def test_a_sweep_is_explained_value_by_value(capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = ["-m", "model.d_ff=8,9", "seed=range(5)", "optimizer=adamw,lion"]
+    assert main(["explain", "model.d_ff", *sweep]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("model.d_ff=8\n") == shown.count("model.d_ff=9\n") == 1
+    assert "  in 10 of 20 runs: model.d_ff=8 seed=0 optimizer=adamw; model.d_ff=8 seed=0 optimizer=lion; " in shown
+    assert "and 6 more" in shown
+    assert main(["explain", "optimizer.lr", "-m", "optimizer=adamw,lion"]) == 0
+    shown = capsys.readouterr().out
+    assert line_of("optimizer/lion.yaml", "lr:") in shown
+    assert "in 1 of 2 runs: optimizer=adamw\n" in shown
+    assert main(["explain", "model/attention", "model/attention=multi_head,sinks", "-m"]) == 0
+    assert capsys.readouterr().out.startswith("model/attention=multi_head\n")
+
+
+def test_a_run_of_a_sweep_without_the_key_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "optimizer.momentum", "-m", "optimizer=muon,adamw"]) == 2
+    said = capsys.readouterr().err
+    assert "optimizer.momentum: no such key" in said
+    assert said.endswith("(in the run with optimizer=adamw)\n")

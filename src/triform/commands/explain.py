@@ -1,8 +1,16 @@
-"""`triform explain KEY [key=value ...]`."""
+"""`triform explain KEY [key=value ...] [-m]`."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from triform.commands.parser import Parser
+
+if TYPE_CHECKING:
+    from triform.run.explain import Explanation
+
+SHOWN = 4
+"""Runs that are named of those in which a key has one value."""
 
 
 def main(arguments: list[str]) -> int:
@@ -14,17 +22,40 @@ def main(arguments: list[str]) -> int:
     )
     made.add_argument("key", metavar="KEY", help="such as optimizer.lr, or a group: model/attention")
     made.add_argument("overrides", nargs="*", metavar="key=value", help="what would be typed after train.py")
+    made.add_argument("-m", "--multirun", action="store_true", help="in every run of a sweep, as for train.py")
     made.add_argument("--config-dir", metavar="DIR", help="your own options, as for train.py")
-    options = made.parse_args(arguments)
+    options = made.parse_intermixed_args(arguments)
 
+    from triform.run.errors import BadInput, one_line
     from triform.run.explain import explain_key
+    from triform.run.jobs import jobs
 
-    found = explain_key(options.key, options.overrides, [Path(options.config_dir)] if options.config_dir else [])
-    print(f"{found.key}={found.value}")
+    folders = [Path(options.config_dir)] if options.config_dir else []
+    runs = jobs(options.overrides, options.multirun)
+    found: list[tuple["Explanation", list[str]]] = []
+    for run in runs:
+        try:
+            explanation = explain_key(options.key, run.overrides, folders)
+        except ValueError as error:
+            raise BadInput(f"{one_line(error)} (in the run with {run.varied})" if run.varied else str(error)) from error
+        same = next((varied for other, varied in found if other == explanation), None)
+        if same is None:
+            found.append((explanation, [run.varied]))
+        else:
+            same.append(run.varied)
+    for explanation, varied in found:
+        print("\n".join(_lines(explanation)))
+        if len(runs) > 1:
+            more = f" and {len(varied) - SHOWN} more" if len(varied) > SHOWN else ""
+            print(f"  in {len(varied)} of {len(runs)} runs: {'; '.join(varied[:SHOWN])}{more}")
+    return 0
+
+
+def _lines(found: "Explanation") -> Iterator[str]:
+    yield f"{found.key}={found.value}"
     wide = max((len(source.place) for source in found.sources), default=0)
     long = max((len(source.text) for source in found.sources), default=0)
     for source in found.sources:
-        print(f"  {source.place:<{wide}}  {source.text:<{long}}  {source.comment}".rstrip())
+        yield f"  {source.place:<{wide}}  {source.text:<{long}}  {source.comment}".rstrip()
     if found.choices is not None:
-        print(f"  choices: {found.choices}")
-    return 0
+        yield f"  choices: {found.choices}"
