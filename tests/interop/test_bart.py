@@ -7,7 +7,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration, BartModel
 
-from tests.interop.parity import VOCAB_SIZE, changed_config, check_export, check_two_stacks, close, ids, randomised
+from tests.interop.parity import (
+    VOCAB_SIZE,
+    changed_config,
+    check_export,
+    check_two_stacks,
+    close,
+    ids,
+    randomised,
+    same_weights,
+)
 from tests.models.composed import build
 from triform.data.tokenizers import Byte
 from triform.generation import generate
@@ -93,6 +102,20 @@ def test_the_file_of_a_model_without_its_head(tmp_path: Path) -> None:
     close(ours(x, y).logits, theirs(input_ids=x, decoder_input_ids=y).logits)
     changed_config(tmp_path, tie_word_embeddings=False)
     with pytest.raises(ValueError, match=r"tie_word_embeddings=False, but the file of weights has no lm_head.weight"):
+        from_pretrained(tmp_path)
+
+
+def test_a_table_under_the_names_of_the_stacks_alone(tmp_path: Path) -> None:
+    bart().save_pretrained(tmp_path)
+    before, _ = from_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    table = tensors.pop("model.shared.weight")
+    copies = {f"model.{stack}.embed_tokens.weight": table.clone() for stack in ("encoder", "decoder")}
+    save_file(tensors | copies, tmp_path / "model.safetensors")
+    same_weights(from_pretrained(tmp_path)[0], before)
+    copies["model.decoder.embed_tokens.weight"][3, 2] += 1
+    save_file(tensors | copies, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"decoder.embed_tokens.weight differs from model.encoder.embed_tokens.weight"):
         from_pretrained(tmp_path)
 
 

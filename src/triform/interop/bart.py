@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from triform.interop.architecture import Choice, Settings, Weights, pair
-from triform.interop.two_stacks import STACKS, BartLike
+from triform.interop.two_stacks import DEFAULTS, STACKS, BartLike
 
 
 class Bart(BartLike):
@@ -23,21 +23,7 @@ class Bart(BartLike):
         for stack in STACKS
         for theirs, ours in (("embed_positions", "position.table"), ("layernorm_embedding", "embedding_norm"))
     )
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "vocab_size": 50265,
-        "d_model": 1024,
-        "max_position_embeddings": 1024,
-        **{f"{stack}_layers": 12 for stack in STACKS},
-        **{f"{stack}_attention_heads": 16 for stack in STACKS},
-        **{f"{stack}_ffn_dim": 4096 for stack in STACKS},
-        **{f"{stack}_layerdrop": 0.0 for stack in STACKS},
-        "activation_function": "gelu",
-        "dropout": 0.1,
-        "attention_dropout": 0.0,
-        "activation_dropout": 0.0,
-        "scale_embedding": False,
-        "tie_word_embeddings": True,
-    }
+    defaults: ClassVar[Mapping[str, Any]] = {**DEFAULTS, "vocab_size": 50265}
 
     def read(self, config: Settings, weights: Weights) -> Choice:
         config.only(normalize_embedding=True, static_position_embeddings=False, extra_pos_embeddings=2)

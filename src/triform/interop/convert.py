@@ -26,21 +26,18 @@ def to_ours(
     """
     names = canonical(architecture, list(weights), config)
     copies = architecture.copies(model, config)
-    originals = dict(names)
+    taken: dict[str, str] = {}  # from which name of the file each of theirs is
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     found: dict[str, Tensor] = {}
     for theirs, ours, join in partners(model, architecture.pairs(model, config)):
-        stored = names.pop(theirs, None)
-        stored = (
-            next((names.pop(copy) for copy, of in copies.items() if of == theirs and copy in names), None)
-            if stored is None
-            else stored
-        )
+        spellings = [theirs, *(copy for copy, of in copies.items() if of == theirs)]
+        stored = next((names.pop(name) for name in spellings if name in names), None)
         if stored is None:
             raise ValueError(
                 f"{where} has no {theirs}, which {architecture.name} has; fetch it again, or take "
                 f"a file of {architecture.classes[0]}"
             )
+        taken[theirs] = stored
         tensor = weights[stored]
         parts = [torch.empty(shapes[name], device="meta") for name in ours]
         expected = join.theirs(parts).shape
@@ -60,9 +57,9 @@ def to_ours(
         found |= dict(zip(ours, join.ours(tensor, [shapes[name] for name in ours]), strict=True))
     for copy, of in copies.items():
         stored = names.pop(copy, None)
-        if stored is not None and not torch.equal(weights[stored], weights[originals[of]]):
+        if stored is not None and not torch.equal(weights[stored], weights[taken[of]]):
             raise ValueError(
-                f"{where}: {stored} differs from {originals[of]}, which {config.where} says it repeats; set "
+                f"{where}: {stored} differs from {taken[of]}, which {config.where} says it repeats; set "
                 "tie_word_embeddings to false there if both were trained"
             )
     for constant in architecture.constants(model, config):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 
 from triform.interop.architecture import Choice, Settings, Weights
-from triform.interop.two_stacks import STACKS, BartLike
+from triform.interop.two_stacks import DEFAULTS, BartLike
 from triform.layers.position.sinusoidal import Sinusoidal
 
 # Between sines computed in float32 and in float64, at some thousand positions.
@@ -25,20 +25,9 @@ class Marian(BartLike):
     preset = "marian_base"
     not_weights = rf"{BartLike.not_weights}|(model\.)?(encoder|decoder)\.embed_positions\.weight"
     defaults: ClassVar[Mapping[str, Any]] = {
+        **DEFAULTS,
         "vocab_size": 58101,
-        "d_model": 1024,
-        "max_position_embeddings": 1024,
-        **{f"{stack}_layers": 12 for stack in STACKS},
-        **{f"{stack}_attention_heads": 16 for stack in STACKS},
-        **{f"{stack}_ffn_dim": 4096 for stack in STACKS},
-        **{f"{stack}_layerdrop": 0.0 for stack in STACKS},
-        "activation_function": "gelu",
-        "dropout": 0.1,
-        "attention_dropout": 0.0,
-        "activation_dropout": 0.0,
-        "scale_embedding": False,
         "share_encoder_decoder_embeddings": True,
-        "tie_word_embeddings": True,
     }
 
     def read(self, config: Settings, weights: Weights) -> Choice:

@@ -12,6 +12,22 @@ from triform.interop.architecture import Architecture, Choice, Pair, Reshaped, S
 STACKS = ("encoder", "decoder")
 TIES = "tie_word_embeddings"
 
+DEFAULTS: Mapping[str, Any] = {
+    "d_model": 1024,
+    "max_position_embeddings": 1024,
+    **{f"{stack}_layers": 12 for stack in STACKS},
+    **{f"{stack}_attention_heads": 16 for stack in STACKS},
+    **{f"{stack}_ffn_dim": 4096 for stack in STACKS},
+    **{f"{stack}_layerdrop": 0.0 for stack in STACKS},
+    "activation_function": "gelu",
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "scale_embedding": False,
+    TIES: True,
+}
+"""Of BART and what has its config, all but the vocabulary."""
+
 
 def each_stack(encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides for sizes (or groups) of both stacks, by their names in a model: those of the encoder for both, and
