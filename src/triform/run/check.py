@@ -406,7 +406,7 @@ def check_separate(tokenizer: Mapping[str, Any], kind: str, family: str) -> None
     if separate and (kind != "pairs" or family != "encoder_decoder"):
         needs = f"pairs, not data of kind {kind}" if kind != "pairs" else f"model=encoder_decoder, not a {family}"
         raise BadInput(
-            f"tokenizer: a vocabulary for source and target each needs {needs}; set tokenizer.separate=false, or choose "
+            f"tokenizer: a vocabulary for source and target each needs {needs}; set tokenizer.separate=false or choose "
             "another tokenizer"
         )
 

@@ -13,6 +13,8 @@ from triform.data.sources.pairs import PairFiles
 from triform.data.tokenizers import BPE, Char, Separate, Tokenizer, Word
 from triform.run.check import check_separate
 from triform.run.cli import main as train
+from triform.run.compose import compose
+from triform.run.parts import model_factory
 from triform.tasks.source_target import SourceTarget
 
 PAIRS = [("ab cd", "xyz"), ("b a", "zzyx"), ("dcba", "x")]
@@ -119,7 +121,27 @@ def test_two_vocabularies_need_two_sides_and_tables(
 def test_two_recipes_need_two_sides_as_well() -> None:
     node = {"_target_": "triform.data.tokenizers.Separate"}
     check_separate(node, "pairs", "encoder_decoder")
-    with pytest.raises(ValueError, match="needs pairs, not data of kind text; .* or choose another tokenizer"):
+    with pytest.raises(ValueError, match=r"needs pairs, not data of kind text; .* or choose another tokenizer"):
         check_separate(node, "text", "encoder_decoder")
-    with pytest.raises(ValueError, match="tokenizer.separate=2 is not true or false"):
+    with pytest.raises(ValueError, match=r"tokenizer\.separate=2 is not true or false"):
         check_separate({**node, "separate": 2}, "pairs", "encoder_decoder")
+
+
+def test_the_encoder_alone_reads_its_table() -> None:
+    """Another source table changes what is remembered of the source; the target's stays tied to the head."""
+    config = compose([*QUICK, "model=encoder_decoder", "experiment=none", "data=dates", "trainer.max_steps=1"])
+    model = model_factory(config, 9, {"n_source_tokens": 13})().eval()
+    model.initialise(0)
+    joint = model_factory(config, 9)().eval()
+    joint.initialise(0)
+    source, target = torch.tensor([[7, 5, 8]]), torch.tensor([[2, 8, 3, 1]])
+    with torch.no_grad():
+        model.get_parameter("source_embedding.table.weight")[:9] = joint.get_parameter("embedding.table.weight")
+        torch.testing.assert_close(model(source, target).logits, joint(source, target).logits, rtol=0, atol=0)
+        model.get_parameter("source_embedding.table.weight").mul_(2)
+        assert not torch.equal(model.encode(source), joint.encode(source))
+        memory = joint.encode(source)
+        torch.testing.assert_close(
+            model.decode(target, memory).logits, joint.decode(target, memory).logits, rtol=0, atol=0
+        )
+    assert model(torch.tensor([[12]]), target).logits.shape[-1] == 9
