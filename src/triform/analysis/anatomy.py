@@ -92,9 +92,9 @@ def _shapes(module: nn.Module, path: str, owners: Mapping[int, str]) -> Iterator
         owner = owners[id(parameter)]
         yield (name, tuple(parameter.shape)) if owner == f"{path}.{name}" else (owner, None)
     shared = getattr(module, "weight", None)
-    owner = owners.get(id(shared))
-    if "weight" not in own and owner is not None and not owner.startswith(f"{path}."):
-        yield owner, None
+    sharer = owners.get(id(shared))
+    if "weight" not in own and sharer is not None and not sharer.startswith(f"{path}."):
+        yield sharer, None
 
 
 @dataclass(frozen=True)

@@ -76,9 +76,9 @@ def main(arguments: list[str]) -> int:
     elif plans:
         for line in _page(plans[0], machine):
             print(line)
-    for error, runs in refused.items():
+    for reason, runs in refused.items():
         more = f", and {len(runs) - 1} more" if len(runs) > 1 else ""
-        print(f"error: {error}{f' (in the run with {runs[0]}{more})' if runs[0] else ''}", file=sys.stderr, flush=True)
+        print(f"error: {reason}{f' (in the run with {runs[0]}{more})' if runs[0] else ''}", file=sys.stderr, flush=True)
     return BAD_INPUT if refused else FINISHED
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -227,21 +228,16 @@ def _solved(config: dict[str, Any], match: Match, other: _Other, find: Find) -> 
             raise BadInput(f"{one_line(error)} (in the run of match.to={match.to})") from error
     known = _sketch(config, find)
 
-    def count(model: Mapping[str, Any]) -> float:
-        return measure(match.by, known.model({**config, "model": model}), known.seq_len)
+    def count(n: int, size: str) -> float:
+        return measure(match.by, known.model({**config, "model": {**model, size: n}}), known.seq_len)
 
     model: dict[str, Any] = dict(config["model"])
     reached = math.nan
     for size in match.free:
         step = step_of(model, size, match.multiple_of)
         try:
-            value, reached = nearest_size(
-                lambda n, size=size: count({**model, size: n}),
-                model[size],
-                step,
-                wanted,
-                DEEPEST if size == "n_layers" else WIDEST,
-            )
+            most = DEEPEST if size == "n_layers" else WIDEST
+            value, reached = nearest_size(partial(count, size=size), model[size], step, wanted, most)
         except ValueError as error:
             raise BadInput(f"match.free={size}: {one_line(error)}") from error
         model[size] = value
@@ -252,8 +248,8 @@ def _solved(config: dict[str, Any], match: Match, other: _Other, find: Find) -> 
         more = f"set match.free=[{','.join(match.free)},d_ff], so that d_ff makes up the rest"
         remedy = more if "d_ff" not in match.free else "change another size, or match.to"
         raise BadInput(
-            f"match.free={','.join(match.free)}: no size comes within {match.within:.3g} of {wanted:,.0f} {name}; the "
-            f"nearest, {shown}, has {reached:,.0f} ({difference:+.1%}); {remedy}, or set match.within"
+            f"match.free={','.join(match.free)}: no size comes within {100 * match.within:g} % of {wanted:,.0f} {name}; "
+            f"the nearest, {shown}, has {reached:,.0f} ({difference:+.1%}); {remedy}, or set match.within"
         )
     return {"model": model}, {"wanted": wanted, "reached": reached, "difference": difference, "set": sizes}
 
@@ -275,11 +271,15 @@ def step_of(model: Mapping[str, Any], size: str, multiple_of: int) -> int:
         return 1
     if size == "d_ff":
         return multiple_of
-    stacks = [model.get(stack) or {} for stack in ("encoder", "decoder")]
-    heads = []
-    for stack in stacks if isinstance(model.get("encoder"), Mapping) else [{}]:
-        has = {key: model.get(key) if stack.get(key) is None else stack[key] for key in ("n_heads", "head_dim")}
-        heads += [has["n_heads"]] if has["head_dim"] is None else []
+    two = isinstance(model.get("encoder"), Mapping)
+    stacks = [model.get(stack) or {} for stack in ("encoder", "decoder")] if two else [model]
+    heads = [1]
+    for stack in stacks:
+        n_heads, head_dim = (
+            model.get(key) if stack.get(key) is None else stack[key] for key in ("n_heads", "head_dim")
+        )
+        if head_dim is None and n_heads is not None:
+            heads.append(n_heads)
     return math.lcm(multiple_of, *heads)
 
 

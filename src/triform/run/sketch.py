@@ -110,8 +110,8 @@ def effort(config: Mapping[str, Any], prepared: Prepared | None) -> Effort:
     data = config["data"]
     each = data["batch_tokens"] or sides * data["batch_size"] * data["seq_len"]
     given = [limits["max_steps"], None if limits["max_tokens"] is None else -(-limits["max_tokens"] // each)]
-    steps = min((limit for limit in given if limit is not None), default=None)
-    return Effort(steps, None if steps is None else steps * each, False, hours)
+    most = min((limit for limit in given if limit is not None), default=None)
+    return Effort(most, None if most is None else most * each, False, hours)
 
 
 def module(config: Mapping[str, Any], prepared: Prepared) -> DataModule:
