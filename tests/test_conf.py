@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from triform.data.tokenizers import Byte
 from triform.run.compose import compose
 from triform.run.folder import RunFolder
 from triform.run.help import conf_dir, groups
@@ -97,6 +98,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     turns = [[{"role": "user", "content": line}, {"role": "assistant", "content": line.upper()}] for line in lines]
     (folder / "c.jsonl").write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
+    Byte().train(iter(())).save(folder / "tokenizer")
     for i in range(12):
         path = folder / "images" / f"class{i % 2}" / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,6 +118,7 @@ def overrides_for(group: str, option: str, files: Path) -> list[str]:
     words += DATES if recipe == "dates" else []
     words += ["tokenizer.vocab_size=300"] if recipe not in ("dates", *IMAGES) or (group, option) == ("tokenizer", "bpe") else []
     words += ["task=masked_lm"] if reads_both_ways else []
+    words += [f"tokenizer.path={files}/tokenizer"] if option == "pretrained" else []
     words += ["model.n_kv_heads=1"] if group == "model" and option.startswith(GROUPED) else []
     words += ["model=encoder"] if option.startswith(("masked_lm", "pretraining")) else []
     words += ["match.to=1000"] if group == "match" and option != "none" else []
