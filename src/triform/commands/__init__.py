@@ -13,6 +13,8 @@ COMMANDS = {
     "sweep": "how far a sweep is, go on with it, retry what failed, add to it",
     "evaluate": "measure a trained model on a split of its data",
     "generate": "let a trained model write",
+    "translate": "the target of each line of standard input",
+    "classify": "the class of each line of standard input",
     "export": "write a trained model as transformers reads it",
     "compare": "several runs or a sweep: table, curves, one page",
     "inspect": "the modules of a model, its size, and what training it takes",

@@ -326,7 +326,7 @@ def _make(source: Source, recipe: Recipe, folder: Path, made_from: Origin, progr
             unknown = {}
             for split in splits:
                 say = step(f"tokenising {split}", n_bytes[split])
-                unknown[split] = _tokenise(temporary, split, source.kind, tokenizer, dtype, say)
+                unknown[split] = tokenise(temporary, split, source.kind, tokenizer, dtype, say)
         meta = {"kind": source.kind, "splits": splits, "dtype": dtype, "labels": labels, "unknown": unknown}
         if source.kind == "images":
             meta["shape"] = source.shape  # type: ignore[attr-defined]
@@ -378,7 +378,7 @@ def _read(source: Source, folder: Path, step: Step) -> tuple[list[str], list[str
     return splits, labels.sort(folder, source.kind, splits) if source.kind in LABELS else None
 
 
-def _tokenise(
+def tokenise(
     folder: Path, split: str, kind: Kind, tokenizer: Tokenizer, dtype: str, say: Callable[[int], None]
 ) -> int:
     """Write the tokens of a split; how many of them are unknown."""

@@ -1,57 +1,131 @@
-"""What a trained model scores on a split of its data."""
+"""What a trained model scores on a split of its data, or on other data."""
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from triform.data.module import DataModule
-from triform.data.prepare import Origin
+from triform.data.order import held_out_batches
+from triform.data.other import other_split
+from triform.data.prepare import Origin, Split
 from triform.data.sources.files import content_hash
+from triform.data.stream import Examples, HeldOut
+from triform.run.build import build
+from triform.run.check import LOADER, check_values
 from triform.run.errors import BadInput, nearest
-from triform.run.folder import RunFolder
-from triform.run.load import open_run
+from triform.run.folder import RunFolder, read_labels
+from triform.run.load import Loaded, open_run
 from triform.run.parts import loader, own_data, read_origin
+from triform.run.rerun import changed
 from triform.tasks.figures import Figures
 from triform.training.hardware import device_type
 
+SPLITS = ("test", "validation", "train")
+"""In the order in which one is taken where none is named."""
+BATCHES = ("batch_size", "batch_tokens", "num_workers")
+"""Keys of `data` that change no figure."""
 
-def evaluate(run: str | Path, split: str | None = None, trust: Sequence[str] = ()) -> tuple[str, dict[str, float]]:
+
+def evaluate(
+    run: str | Path, split: str | None = None, trust: Sequence[str] = (), overrides: Sequence[str] = ()
+) -> tuple[str, dict[str, float]]:
     """The split, with loss and the task's measures over every example of it, each once; loss in nats per target.
 
     Args:
         run: the run's folder or one of its checkpoints; the best one where it is the folder.
-        split: `train`, `validation` or `test`; None: `test` where there is one, else `validation`.
+        split: `train`, `validation` or `test`; None: the first of test, validation and train that there is, or of
+            which `overrides` name files.
         trust: packages of your own that the config names.
+        overrides: changes of `data`, such as `data.test_files=x.tsv`: other data of the same kind, or other batches.
 
     Raises:
-        ValueError: no such run or split, or the data is gone or not the run's own any more.
+        ValueError: no such run or split, the data is gone or not the run's own any more, an override that is none of
+            data, or other data with labels that the run has not.
     """
     loaded = open_run(run, trust)
+    if not overrides:
+        return _own(loaded, loaded.config, split)
+    for word in overrides:
+        key = word.partition("=")[0]
+        if not key.startswith("data.") or key == "data.seq_len":
+            raise BadInput(
+                f"{word}: a trained model is measured as it is, only its data may be another; change keys of data, "
+                f"but data.seq_len, or train anew: triform rerun {loaded.folder.path} {word}"
+            )
+    config = {**changed(loaded.folder, overrides)[0], "trust": list(trust)}
+    check_values(config)
+    typed = {word.partition("=")[0].removeprefix("data.") for word in overrides}
+    if typed <= set(BATCHES):
+        return _own(loaded, config, split)
+    return _other(loaded, config, split, typed)
+
+
+def _own(loaded: Loaded, config: Mapping[str, Any], split: str | None) -> tuple[str, dict[str, float]]:
+    """Of the data that the run was prepared from, in the batches that `config` says."""
     check_files(loaded.folder, read_origin(loaded.folder))
     prepared = own_data(loaded.folder, loaded.config)
-    split = split or ("test" if "test" in prepared.splits else "validation")
-    if split not in prepared.splits:
-        raise BadInput(
-            f"--split {split}: the data has no such split{nearest(split, prepared.splits)}; "
-            f"there are {', '.join(prepared.splits)}"
+    split = _chosen(split, prepared.splits)
+    return split, _figures(loaded, config, prepared.splits[split], prepared.spelt_bytes(split))
+
+
+def _other(
+    loaded: Loaded, config: Mapping[str, Any], split: str | None, typed: set[str]
+) -> tuple[str, dict[str, float]]:
+    """Of other data; where files are named, of those alone."""
+    node = {key: value for key, value in config["data"].items() if key not in LOADER}
+    named = {name: node[f"{name}_files"] for name in SPLITS if f"{name}_files" in typed}
+    if named:
+        split = _chosen(split, named)
+        # Sources read the training files first and hold some out of them: here there are no others.
+        node |= {"train_files": named[split], "validation_files": None, "test_files": None}
+    source = build(node, config["trust"], "data")
+    source.check()
+    rows = source.load()
+    split = split if named else _chosen(split, rows)
+    assert split is not None
+    with tempfile.TemporaryDirectory(prefix="triform-") as folder:
+        found, n_unknown = other_split(
+            rows["train" if named else split],
+            source.kind,
+            split,
+            read_labels(loaded.folder),
+            loaded.tokenizer,
+            getattr(source, "shape", None),
+            Path(folder),
         )
-    module = DataModule(
-        prepared=prepared,
-        collate=loaded.objective.collate,
-        seed=loaded.config["seed"],
-        accumulate=1,
-        overfit=False,
-        **loader(loaded.config, loaded.objective),
-    )
-    device = device_type(loaded.config["trainer"]["accelerator"])
+        spelt = found.n_bytes if source.kind == "text" and not n_unknown else None
+        return split, _figures(loaded, config, found, spelt)
+
+
+def _chosen(split: str | None, splits: Mapping[str, Any]) -> str:
+    if split is None:
+        return next(name for name in SPLITS if name in splits)
+    if split not in splits:
+        raise BadInput(
+            f"--split {split}: the data has no such split{nearest(split, splits)}; there are {', '.join(splits)}"
+        )
+    return split
+
+
+def _figures(loaded: Loaded, config: Mapping[str, Any], split: Split, n_bytes: int | None) -> dict[str, float]:
+    settings = loader(config, loaded.objective)
+    examples = Examples(split, settings["seq_len"], config["seed"], train=False)
+    if len(examples.lengths) == 0:
+        raise BadInput(
+            f"{loaded.folder.path}: the text has fewer than the 2 tokens of which one is predicted; name more"
+        )
+    batches = held_out_batches(examples.lengths, settings["batch_size"], settings["batch_tokens"], 1)
+    held_out = HeldOut(examples, batches, loaded.objective.collate)
+    device = device_type(config["trainer"]["accelerator"])
     model, figures = loaded.model.to(device), Figures(loaded.objective)
     figures.reset(device)
     with torch.inference_mode():
-        for batch in module.loader(split):
-            batch = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
+        for i in range(len(held_out)):
+            batch = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in held_out[i].items()}
             figures.add(model, batch, final=True)
-    return split, figures.means(prepared.spelt_bytes(split))
+    return figures.means(n_bytes)
 
 
 def check_files(folder: RunFolder, kept: Origin) -> None:

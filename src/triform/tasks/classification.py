@@ -12,7 +12,7 @@ from triform.data.prepare import Split
 from triform.data.tokenizers import Tokenizer
 from triform.models.heads import ClassificationHead, Transform
 from triform.tasks.choice import Choice, known_labels
-from triform.tasks.objective import IGNORED, Batch, Key, Measures, Model, Objective, Sample
+from triform.tasks.objective import IGNORED, Batch, Ids, Key, Measures, Model, Objective, Sample
 from triform.tasks.text_state import FAMILIES, TextState
 
 
@@ -81,16 +81,20 @@ class Classification(Objective):
     def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
         return self.choice.conclude(sums)
 
+    def probabilities(self, model: Model, texts: Sequence[Ids]) -> Tensor:
+        """Of each class of each text."""
+        return self.text.outputs(model, texts).float().softmax(-1)
+
+    def says(self, model: Model, texts: Sequence[Ids]) -> list[str]:
+        """The likeliest class of each text."""
+        return [self.labels[guess] for guess in self.text.outputs(model, texts).argmax(-1).tolist()]
+
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
-        guesses = self.text.outputs(model, [example["ids"] for example in examples]).argmax(-1).tolist()
+        outputs = self.says(model, [example["ids"] for example in examples])
+        targets = [self.labels[int(example["label"])] for example in examples]
         return [
-            Sample(
-                self.text.tokenizer.decode(list(example["ids"])),
-                self.labels[guess],
-                self.labels[int(example["label"])],
-                guess == int(example["label"]),
-            )
-            for example, guess in zip(examples, guesses, strict=True)
+            Sample(self.text.tokenizer.decode(list(example["ids"])), output, target, output == target)
+            for example, output, target in zip(examples, outputs, targets, strict=True)
         ]
 
     def model_arguments(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from triform.layers.losses import BinaryCrossEntropy
 from triform.tasks.choice import known_labels
 from triform.tasks.classification import text_head
 from triform.tasks.f1 import class_counts, macro_f1, micro_f1
-from triform.tasks.objective import Batch, Key, Measures, Model, Objective, Sample
+from triform.tasks.objective import Batch, Ids, Key, Measures, Model, Objective, Sample
 from triform.tasks.text_state import FAMILIES, TextState
 
 
@@ -90,11 +90,18 @@ class MultiLabel(Objective):
     def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
         return {"micro_f1": micro_f1(sums["classes"]), "macro_f1": macro_f1(sums["classes"])}
 
+    def probabilities(self, model: Model, texts: Sequence[Ids]) -> Tensor:
+        """Of each class of each text."""
+        return self.text.outputs(model, texts).float().sigmoid()
+
+    def says(self, model: Model, texts: Sequence[Ids]) -> list[str]:
+        """The chosen classes of each text, separated by commas."""
+        guesses = (self.text.outputs(model, texts) > 0).tolist()
+        return [self.names(i for i, yes in enumerate(chosen) if yes) for chosen in guesses]
+
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
-        guesses = (self.text.outputs(model, [example["ids"] for example in examples]) > 0).tolist()
-        samples = []
-        for example, chosen in zip(examples, guesses, strict=True):
-            output = self.names(i for i, yes in enumerate(chosen) if yes)
+        outputs, samples = self.says(model, [example["ids"] for example in examples]), []
+        for example, output in zip(examples, outputs, strict=True):
             target = self.names(sorted(int(i) for i in example["labels"]))
             samples.append(Sample(self.text.tokenizer.decode(list(example["ids"])), output, target, output == target))
         return samples

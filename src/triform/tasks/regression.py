@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from triform.data.tokenizers import Tokenizer
 from triform.layers.losses import SquaredError
 from triform.models.heads import RegressionHead, Transform
-from triform.tasks.objective import Batch, Key, Measures, Model, Objective, Sample
+from triform.tasks.objective import Batch, Ids, Key, Measures, Model, Objective, Sample
 from triform.tasks.text_state import FAMILIES, TextState
 
 
@@ -94,6 +94,11 @@ class Regression(Objective):
 
     def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
         return {"pearson": pearson(*sums["moments"].tolist())}
+
+    def says(self, model: Model, texts: Sequence[Ids]) -> list[str]:
+        """The number of each text."""
+        outputs = self.text.outputs(model, texts).float() * self.scale + self.center
+        return [f"{output:.6g}" for output in outputs.tolist()]
 
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         outputs = self.text.outputs(model, [example["ids"] for example in examples]).float() * self.scale + self.center

@@ -59,8 +59,9 @@ class SourceTarget:
         first = (batch["labels"] != IGNORED).int().argmax(-1).tolist()
         return [row[:length] for row, length in zip(ids, first, strict=True)]
 
-    def write(self, model: Model, sources: Sequence[list[int]], limit: int) -> list[list[int]]:
-        """The likeliest target of each source, greedily, without its end; at most `limit` tokens."""
+    def write(self, model: Model, sources: Sequence[list[int]], limit: int, num_beams: int = 1) -> list[list[int]]:
+        """The likeliest target of each source without its end, greedily or, of what is not seen both ways, by a search
+        with `num_beams`; at most `limit` tokens."""
         tokens, device = self.tokenizer, next(model.parameters()).device
         rows = [[*source, tokens.source.eos_id if self.two_stacks else tokens.sep_id] for source in sources]
         longest = max(map(len, rows))
@@ -74,6 +75,7 @@ class SourceTarget:
         room = min(limit, limit if self.two_stacks else max(model.max_seq_len - skip, 1))
         if self.both_ways and not self.two_stacks:
             assert mask is not None
+            assert num_beams == 1
             out = after_prefix(model, ids, mask, room, tokens.eos_id)
         else:
             out = generate(
@@ -81,6 +83,7 @@ class SourceTarget:
                 ids,
                 mask,
                 max_new_tokens=room,
+                num_beams=num_beams,
                 eos_id=tokens.eos_id,
                 pad_id=tokens.pad_id,
                 start_id=tokens.start_id if self.two_stacks else None,

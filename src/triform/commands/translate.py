@@ -1,0 +1,41 @@
+"""`triform translate RUN < in > out`."""
+
+from triform.commands.lines import add_batch_size, answer_lines, check_batch_size
+from triform.commands.parser import parser
+from triform.run.errors import BadInput
+
+
+def main(arguments: list[str]) -> int:
+    """Write the likeliest target of each line."""
+    made = parser(
+        "translate",
+        "The likeliest target of each line of standard input, by a model of pairs: one line out for each line in.",
+    )
+    add_batch_size(made)
+    made.add_argument(
+        "--num-beams", type=int, default=1, metavar="N", help="search with N beams (default: 1, greedily)"
+    )
+    options = made.parse_args([word for word in arguments if not word.startswith("traceback=")])  # for who calls
+    check_batch_size(options.batch_size)
+    if options.num_beams < 1:
+        raise BadInput(f"--num-beams {options.num_beams}: set it to at least 1, or leave it out")
+
+    from triform.run.load import open_run
+    from triform.tasks.seq2seq import Seq2Seq
+    from triform.training.hardware import device_type
+
+    loaded = open_run(options.run, options.trust)
+    task = loaded.objective
+    if not isinstance(task, Seq2Seq):
+        raise BadInput(
+            f"{options.run}: a model trained on {type(task).__name__} has learnt no targets; translate with one of "
+            "task=seq2seq, or see triform generate and triform classify"
+        )
+    model = loaded.model.to(device_type(loaded.config["trainer"]["accelerator"]))
+    answer_lines(
+        loaded.tokenizer.source.encode_batch,
+        lambda rows: task.answer(model, rows, options.num_beams),
+        task.room(),
+        options.batch_size,
+    )
+    return 0
