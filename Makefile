@@ -11,8 +11,8 @@ ARGS ?=
 # Where packages come from is pip's own business (pip.conf, PIP_* variables); more of its arguments: make setup PIP_ARGS=...
 PIP_ARGS ?=
 
-# One thread: beside another busy process two OpenMP threads are many times slower than one.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Two processes of one thread each: beside another busy process two OpenMP threads are many times slower than one.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-all check format hooks bench clean
