@@ -193,7 +193,7 @@ def _devices(trainer: Mapping[str, Any], machine: Machine) -> tuple[str, int]:
 def _notes(config: Mapping[str, Any], spent: Effort, devices: int) -> list[str]:
     notes = []
     if not spent.is_exact:
-        why = "every row is taken for full" if spent.steps is not None else "how many it has is not known"
+        why = "every row is taken for full" if spent.steps is not None else "how many steps an epoch has is not known"
         notes.append(f"The data is not prepared yet: {why}; training once, or debug=fast, prepares it.")
     batch, parts = config["data"]["batch_size"], devices * config["trainer"]["accumulate"]
     if batch is not None and batch < parts:

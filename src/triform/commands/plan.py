@@ -114,7 +114,7 @@ def _table(plans: Sequence["Plan"], machine: "Machine") -> None:
         table.add_column(heading, justify="left" if left else "right", overflow="fold" if left else "ellipsis")
     for number, one in enumerate(plans):
         sizes = (f"{one.parameters:,}", f"{one.flops_per_token:.4g}", _steps(one), _tokens(one), _number(one.flops))
-        matched = (one.matched or "").partition(",")[0].partition(":")[0]
+        matched = (one.matched or "").partition(":")[0]
         difference = "" if one.difference is None else f" {one.difference:+.2%}"
         table.add_row(
             str(number), escape(one.varied), *sizes, mib(one.memory.total), _hours(one), escape(matched + difference)
@@ -123,10 +123,11 @@ def _table(plans: Sequence["Plan"], machine: "Machine") -> None:
         table.columns.pop()
     Console(width=None if sys.stdout.isatty() else 200).print(table)
     hours = [one.hours for one in plans]
-    known = sum(hour for hour in hours if hour is not None)
-    more = "" if None not in hours else f", and {hours.count(None)} runs of unknown length"
+    known = [hour for hour in hours if hour is not None]
+    lengths = [f"{_time(sum(known))} one after the other"] if known else []
+    lengths += [f"{hours.count(None)} of unknown length"] if None in hours else []
     speeds = dict.fromkeys(f"{one.devices} x {one.device}, {_speed(one, machine)}" for one in plans)
-    print(f"{len(plans)} runs, {_time(known)} one after the other{more}; on {'; on '.join(speeds)}")
+    print(f"{len(plans)} runs, {', '.join(lengths)}; on {'; on '.join(speeds)}")
     print("memory: of each device, which holds all weights")
     for note in dict.fromkeys(note for one in plans for note in one.notes):
         print(note)

@@ -32,6 +32,7 @@ PARTS_OF = {"model": "encoder_decoder", "tokenizer": "bpe"}
 
 COMMANDS = (
     ("triform train ...", "the same as python train.py ..."),
+    ("triform plan ...", "what train.py would do, with -m a whole sweep: sizes, memory, hours; nothing is written"),
     ("triform resume RUN", "go on with a run that was stopped, bit for bit"),
     ("triform rerun RUN key=value", "the same run again, with a change"),
     ("triform evaluate RUN --split test", "measure its best checkpoint"),
@@ -92,7 +93,7 @@ def _overview() -> str:
     )
     lines += ["", "Most used keys, set with key=value (defaults of `python train.py`):"]
     lines += _columns([(f"  {key}={values[key][0]}", values[key][1]) for key in KEYS if key in values])
-    lines += ["", "When it is done:", *_columns([(f"  {command}", what) for command, what in COMMANDS])]
+    lines += ["", "Before and after:", *_columns([(f"  {command}", what) for command, what in COMMANDS])]
     lines += ["", "More:"]
     lines += _columns(
         [

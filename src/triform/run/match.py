@@ -248,8 +248,8 @@ def _solved(config: dict[str, Any], match: Match, other: _Other, find: Find) -> 
         more = f"set match.free=[{','.join(match.free)},d_ff], so that d_ff makes up the rest"
         remedy = more if "d_ff" not in match.free else "change another size, or match.to"
         raise BadInput(
-            f"match.free={','.join(match.free)}: no size comes within {100 * match.within:g} % of {wanted:,.0f} {name}; "
-            f"the nearest, {shown}, has {reached:,.0f} ({difference:+.1%}); {remedy}, or set match.within"
+            f"match.free={','.join(match.free)}: no size comes within {100 * match.within:g} % of {wanted:,.0f} {name}"
+            f"; the nearest, {shown}, has {reached:,.0f} ({difference:+.1%}); {remedy}, or set match.within"
         )
     return {"model": model}, {"wanted": wanted, "reached": reached, "difference": difference, "set": sizes}
 
