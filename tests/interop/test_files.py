@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.interop.parity import changed_config
 from tests.interop.test_llama import llama
+from triform.interop import ARCHITECTURES
+from triform.interop.architecture import Architecture, Settings
 from triform.interop.files import Tensors
 from triform.run.pretrained import from_pretrained
 
@@ -94,6 +96,10 @@ CASES = {
     "unsupported": (
         config(architectures=["MambaForCausalLM"]),
         r"config.json: architecture MambaForCausalLM is not supported; supported: LlamaForCausalLM, ",
+    ),
+    "architecture no list": (
+        config(architectures={"a": 1}),
+        r"config.json: architectures={'a': 1} is no list of names; fetch the file again",
     ),
     "unnamed": (config(architectures=None), r"architecture model_type='llama' is not supported; supported: Llama"),
     "own code": (
@@ -204,6 +210,25 @@ def test_an_index_that_is_wrong_is_refused(name: str, sharded: Path, tmp_path: P
     folder = shutil.copytree(sharded, tmp_path / "model")
     spoil(folder)
     refused(folder, message)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda one: one.model_type)
+def test_text_where_a_number_is_meant_is_never_passed_on(architecture: Architecture) -> None:
+    """Hydra would look up what `${...}` names, and read other text as a number."""
+    sizes = dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"), 6)
+    usual = {**sizes, **architecture.defaults, "architectures": list(architecture.classes)}
+    keys = [key for key, value in architecture.defaults.items() if isinstance(value, int | float)]
+    messages = {}
+    for key in keys:
+        try:
+            choice = architecture.read(Settings({**usual, key: "${oc.env:HOME}"}, {}, "config.json"), {})
+        except ValueError as error:
+            messages[key] = str(error)
+        else:  # a key that this class does not look at
+            assert "${" not in str(choice.overrides)
+    assert len(messages) > len(keys) / 2
+    for key, message in messages.items():
+        assert re.match(rf"config.json: .*{key}='\${{oc.env:HOME}}'", message)
 
 
 def test_a_link_out_of_the_folder_is_read_as_the_hubs_cache_has_it(whole: Path, tmp_path: Path) -> None:

@@ -133,7 +133,23 @@ def test_tables_of_rotary_frequencies_are_no_weights(tmp_path: Path) -> None:
         ({"hidden_size": 0}, r"hidden_size=0 is no whole number from 1 on; fetch the file again"),
         ({"rms_norm_eps": "small"}, r"rms_norm_eps='small' is no number from 0 on"),
         ({"tie_word_embeddings": "no"}, r"tie_word_embeddings='no' is neither true nor false"),
-        ({"num_key_value_heads": 3}, r"n_heads=4 is not a multiple of n_kv_heads=3"),
+        ({"num_key_value_heads": 3}, r"config.json: Attention: n_heads=4 is not a multiple of n_kv_heads=3"),
+        ({"num_key_value_heads": 0}, r"num_key_value_heads=0 is no whole number from 1 on; fetch the file again"),
+        ({"head_dim": 0}, r"head_dim=0 is no whole number from 1 on"),
+        ({"vocab_size": 10**30}, r"vocab_size=10+ is more than any model has; fetch the file again"),
+        ({"rope_parameters": {"rope_theta": "1e4"}}, r"rope_theta='1e4' is no number from 0 on; fetch the file again"),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            r"rope_type='default' with partial_rotary_factor=0.5 is not supported; supported: no other key than rope",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": "2"}},
+            r"rope_type='linear': factor='2' is no number from 0 on; fetch the file again",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 0.5}},
+            r"config.json: LinearScaling: factor=0.5 is less than 1",
+        ),
     ],
 )
 def test_what_no_part_computes_is_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:

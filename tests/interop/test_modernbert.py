@@ -120,6 +120,11 @@ def test_the_preset_is_what_its_name_says(tmp_path: Path) -> None:
             {"rope_parameters": {FULL: {"rope_type": "longrope", "rope_theta": 50.0}}},
             r"rope_type='longrope' is not supported",
         ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+            r"rope_parameters=.* is not supported; supported",
+        ),
+        ({"rope_parameters": {FULL: 3}}, r"rope_parameters: full_attention=3 is no mapping; fetch the file again"),
     ],
 )
 def test_what_is_not_supported_is_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:

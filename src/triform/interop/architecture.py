@@ -14,6 +14,10 @@ Weights = Mapping[str, Tensor]
 """Tensors by name; each is read from disk when it is asked for."""
 
 
+MAX_SIZE = 2**31
+"""Beyond every size of a model; above it torch's own arithmetic of shapes overflows."""
+
+
 class Settings(Mapping[str, Any]):
     """A config.json, and the defaults of its class for what it leaves out.
 
@@ -43,7 +47,7 @@ class Settings(Mapping[str, Any]):
         return len(self.given)
 
     def size(self, key: str) -> int:
-        """A whole number, at least 1.
+        """A whole number, at least 1 and below `MAX_SIZE`.
 
         Raises:
             ValueError: it is none.
@@ -51,11 +55,13 @@ class Settings(Mapping[str, Any]):
         value = self[key]
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{self.where}: {key}={value!r} is no whole number from 1 on; fetch the file again")
+        if value >= MAX_SIZE:
+            raise ValueError(f"{self.where}: {key}={value!r} is more than any model has; fetch the file again")
         return value
 
     def size_or_none(self, key: str) -> int | None:
-        """The same, or null; 0 too stands for null."""
-        return self.size(key) if self.get(key) else None
+        """The same, or null."""
+        return None if self.get(key) is None else self.size(key)
 
     def number(self, key: str) -> float:
         """A finite number, at least 0.
@@ -68,6 +74,10 @@ class Settings(Mapping[str, Any]):
             raise ValueError(f"{self.where}: {key}={value!r} is no number from 0 on; fetch the file again")
         return value
 
+    def number_or_none(self, key: str) -> float | None:
+        """The same, or null."""
+        return None if self.get(key) is None else self.number(key)
+
     def flag(self, key: str) -> bool:
         """True or false.
 
@@ -78,6 +88,17 @@ class Settings(Mapping[str, Any]):
         if not isinstance(value, bool):
             raise ValueError(f"{self.where}: {key}={value!r} is neither true nor false; fetch the file again")
         return value
+
+    def mapping(self, key: str) -> "Settings":
+        """What stands under a key, in which null is nothing.
+
+        Raises:
+            ValueError: it is no mapping.
+        """
+        value = self.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise ValueError(f"{self.where}: {key}={value!r} is no mapping; fetch the file again")
+        return Settings(value or {}, {}, f"{self.where}: {key}")
 
     def only(self, **supported: Any) -> None:
         """Refuse other values than these of keys that change what a model computes; a key may be absent.

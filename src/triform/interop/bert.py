@@ -41,18 +41,18 @@ class BertLike(Architecture):
             {
                 **plain(config, "hidden_act"),
                 **self.head(config, weights),
-                "model.d_model": config["hidden_size"],
-                "model.n_layers": config["num_hidden_layers"],
-                "model.n_heads": config["num_attention_heads"],
-                "model.d_ff": config["intermediate_size"],
-                "model.max_seq_len": config["max_position_embeddings"] - self.offset(config),
+                "model.d_model": config.size("hidden_size"),
+                "model.n_layers": config.size("num_hidden_layers"),
+                "model.n_heads": config.size("num_attention_heads"),
+                "model.d_ff": config.size("intermediate_size"),
+                "model.max_seq_len": config.size("max_position_embeddings") - self.offset(config),
                 "model.position.offset": self.offset(config),
-                "model.vocab_size": config["vocab_size"],
-                "model.n_token_types": config["type_vocab_size"],
-                "model.norm.eps": config["layer_norm_eps"],
-                "model.embedding_norm.eps": config["layer_norm_eps"],
-                "model.dropout": config["hidden_dropout_prob"],
-                "model.attention.weights_dropout": config["attention_probs_dropout_prob"],
+                "model.vocab_size": config.size("vocab_size"),
+                "model.n_token_types": config.size("type_vocab_size"),
+                "model.norm.eps": config.number("layer_norm_eps"),
+                "model.embedding_norm.eps": config.number("layer_norm_eps"),
+                "model.dropout": config.number("hidden_dropout_prob"),
+                "model.attention.weights_dropout": config.number("attention_probs_dropout_prob"),
             },
         )
 
@@ -74,7 +74,7 @@ class BertLike(Architecture):
         if kind.endswith("ForSequenceClassification"):
             kept = pooled and not self.classifies_pooled
             main = "model.head.main" if kept else "model.head"
-            dropout = first(config.get("classifier_dropout"), config["hidden_dropout_prob"])
+            dropout = first(config.number_or_none("classifier_dropout"), config.number("hidden_dropout_prob"))
             beside = {"model/head": "classification_pooler"} if kept else {}
             return beside | of_text(config, "classification", main) | {f"{main}.dropout": dropout}
         if kind.endswith("ForPreTraining") or "cls.seq_relationship.weight" in names:
@@ -82,7 +82,7 @@ class BertLike(Architecture):
         else:
             part = "masked_lm_pooler" if pooled else "masked_lm"
         main = "model.head" if part == "masked_lm" else "model.head.main"
-        tied = config["tie_word_embeddings"]
+        tied = config.flag("tie_word_embeddings")
         return {"model/head": part, f"{main}.tied": tied, **self.transform(config, f"{main}.transform")}
 
     def write(self, model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -148,7 +148,7 @@ class BertLike(Architecture):
         if kind.endswith("ForSequenceClassification"):
             return (*body, *self.classifier(main))
         around = self.projection.rpartition(".")[0]
-        tied = config["tie_word_embeddings"]
+        tied = config.flag("tie_word_embeddings")
         return (
             *body,
             pair("cls.seq_relationship", "head.text.classifier"),
@@ -256,7 +256,7 @@ class Roberta(BertLike):
 
     def offset(self, config: Settings) -> int:
         pad = config["pad_token_id"]
-        if not isinstance(pad, int) or pad < 0:
+        if isinstance(pad, bool) or not isinstance(pad, int) or not 0 <= pad < config.size("vocab_size"):
             raise ValueError(
                 f"{config.where}: pad_token_id={pad!r}, but positions are counted from it; set it to a token's number"
             )
@@ -296,8 +296,17 @@ def like_feed_forward(config: Settings, key: str, transform: str) -> dict[str, A
 
 
 def n_classes(config: Settings) -> int:
-    """How many classes a config.json has; one stands for a number."""
-    return int(len(config.get("id2label") or ()) or config.get("num_labels", 2))
+    """How many classes a config.json has; one stands for a number.
+
+    Raises:
+        ValueError: `id2label` names no classes.
+    """
+    names = config.get("id2label")
+    if names is None:
+        return config.size("num_labels") if "num_labels" in config else 2
+    if not isinstance(names, Mapping) or not names:
+        raise ValueError(f"{config.where}: id2label={names!r} names no classes; fetch the file again")
+    return len(names)
 
 
 def of_text(config: Settings, classification: str, head: str) -> dict[str, Any]:

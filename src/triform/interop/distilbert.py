@@ -71,14 +71,14 @@ class DistilBert(Architecture):
             {
                 **plain(config, "activation"),
                 **self.head(config),
-                "model.d_model": config["dim"],
-                "model.n_layers": config["n_layers"],
-                "model.n_heads": config["n_heads"],
-                "model.d_ff": config["hidden_dim"],
-                "model.max_seq_len": config["max_position_embeddings"],
-                "model.vocab_size": config["vocab_size"],
-                "model.dropout": config["dropout"],
-                "model.attention.weights_dropout": config["attention_dropout"],
+                "model.d_model": config.size("dim"),
+                "model.n_layers": config.size("n_layers"),
+                "model.n_heads": config.size("n_heads"),
+                "model.d_ff": config.size("hidden_dim"),
+                "model.max_seq_len": config.size("max_position_embeddings"),
+                "model.vocab_size": config.size("vocab_size"),
+                "model.dropout": config.number("dropout"),
+                "model.attention.weights_dropout": config.number("attention_dropout"),
             },
         )
 
@@ -90,9 +90,9 @@ class DistilBert(Architecture):
         if kind.endswith("ForSequenceClassification"):
             return {
                 **of_text(config, "classification_relu", "model.head"),
-                "model.head.dropout": config["seq_classif_dropout"],
+                "model.head.dropout": config.number("seq_classif_dropout"),
             }
-        tied = {"model.head.tied": config["tie_word_embeddings"]}
+        tied = {"model.head.tied": config.flag("tie_word_embeddings")}
         return {"model/head": "masked_lm", **tied, **like_feed_forward(config, "activation", "model.head.transform")}
 
     def write(self, model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -94,11 +94,11 @@ class Gemma2(LlamaLike):
         return {
             "bias": config.flag("attention_bias"),
             "scale": config.size("query_pre_attn_scalar") ** -0.5,
-            "softcap": config["attn_logit_softcapping"],
+            "softcap": config.number_or_none("attn_logit_softcapping"),
         }
 
     def own(self, config: Settings) -> dict[str, Any]:
-        return {"model/placement": "sandwich", "model.head.softcap": config["final_logit_softcapping"]}
+        return {"model/placement": "sandwich", "model.head.softcap": config.number_or_none("final_logit_softcapping")}
 
     def own_keys(
         self, node: Mapping[str, Any], part: Mapping[str, Any], windows: Sequence[int | None]
@@ -146,13 +146,13 @@ class Gemma3(Gemma2):
         return config.size("sliding_window_pattern")
 
     def positions(self, config: Settings) -> dict[str, Any]:
-        parameters = config.get("rope_parameters") or {}
-        if not isinstance(parameters, Mapping) or not parameters.keys() <= {FULL, LOCAL}:
+        parameters = config.mapping("rope_parameters")
+        if not parameters.keys() <= {FULL, LOCAL}:
             raise config.unsupported("rope_parameters", [{FULL: "...", LOCAL: "..."}])
         usual = {"rope_theta": config["rope_theta"], "rope_scaling": config.get("rope_scaling")}
         lengths = {"max_position_embeddings": config["max_position_embeddings"]}
         full = rotary(Settings({"rope_parameters": parameters.get(FULL)}, usual | lengths, config.where))
-        usual = {"rope_theta": config["rope_local_base_freq"]}
+        usual = {"rope_theta": config.number("rope_local_base_freq")}
         local = rotary(Settings({"rope_parameters": parameters.get(LOCAL)}, usual | lengths, config.where))
         kinds = self.windows(config)
         if all(kinds):

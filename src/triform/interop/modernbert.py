@@ -75,8 +75,8 @@ class ModernBert(Architecture):
         if usual[0] != "rotary":
             raise ValueError(f"{config.where}: a rope_type of {LOCAL} is not supported; supported: 'default'")
         both = {
-            "bias": config["attention_bias"],
-            "weights_dropout": config["attention_dropout"],
+            "bias": config.flag("attention_bias"),
+            "weights_dropout": config.number("attention_dropout"),
         }
         return Choice(
             "modernbert_base",
@@ -84,23 +84,23 @@ class ModernBert(Architecture):
                 **gated(config, "hidden_activation"),
                 **full,
                 **{f"model.attention.{kind}.{key}": value for kind in ("local", "full") for key, value in both.items()},
-                "model.attention.local.window": config["local_attention"],
+                "model.attention.local.window": config.size("local_attention"),
                 "model.attention.local_theta": usual[1],
                 "model.attention.every": every,
                 "model.attention.first": first,
-                "model.d_model": config["hidden_size"],
-                "model.n_layers": config["num_hidden_layers"],
-                "model.n_heads": config["num_attention_heads"],
-                "model.d_ff": config["intermediate_size"],
-                "model.max_seq_len": config["max_position_embeddings"],
-                "model.vocab_size": config["vocab_size"],
-                "model.norm.eps": config["norm_eps"],
-                "model.norm.bias": config["norm_bias"],
-                "model.embedding_norm.eps": config["norm_eps"],
-                "model.embedding_norm.bias": config["norm_bias"],
-                "model.feed_forward.bias": config["mlp_bias"],
-                "model.feed_forward.dropout": config["mlp_dropout"],
-                "model.dropout": config["embedding_dropout"],
+                "model.d_model": config.size("hidden_size"),
+                "model.n_layers": config.size("num_hidden_layers"),
+                "model.n_heads": config.size("num_attention_heads"),
+                "model.d_ff": config.size("intermediate_size"),
+                "model.max_seq_len": config.size("max_position_embeddings"),
+                "model.vocab_size": config.size("vocab_size"),
+                "model.norm.eps": config.number("norm_eps"),
+                "model.norm.bias": config.flag("norm_bias"),
+                "model.embedding_norm.eps": config.number("norm_eps"),
+                "model.embedding_norm.bias": config.flag("norm_bias"),
+                "model.feed_forward.bias": config.flag("mlp_bias"),
+                "model.feed_forward.dropout": config.number("mlp_dropout"),
+                "model.dropout": config.number("embedding_dropout"),
                 **self.head(config),
             },
         )
@@ -112,9 +112,9 @@ class ModernBert(Architecture):
         config.only(classifier_activation="gelu")
         return {
             "model/head": "masked_lm_no_bias",
-            "model.head.transform.bias": config["classifier_bias"],
-            "model.head.bias": config["decoder_bias"],
-            "model.head.tied": config["tie_word_embeddings"],
+            "model.head.transform.bias": config.flag("classifier_bias"),
+            "model.head.bias": config.flag("decoder_bias"),
+            "model.head.tied": config.flag("tie_word_embeddings"),
         }
 
     def pattern(self, config: Settings) -> tuple[int, int]:
@@ -123,7 +123,7 @@ class ModernBert(Architecture):
         Raises:
             ValueError: an order of layers that no part has.
         """
-        n_layers, usual = config["num_hidden_layers"], config["global_attn_every_n_layers"]
+        n_layers, usual = config.size("num_hidden_layers"), config.size("global_attn_every_n_layers")
         kinds = config.get("layer_types")
         if kinds is None:
             return usual, 0
@@ -138,12 +138,14 @@ class ModernBert(Architecture):
 
     def rope(self, config: Settings, kind: str, theta: str) -> dict[str, Any]:
         """Positions of one kind of layers, as they are said since transformers 5 or before."""
-        given = (config.get("rope_parameters") or {}).get(kind) or {}
-        scaling = config.get("rope_scaling") or {}
+        parameters, scaling = config.mapping("rope_parameters"), config.mapping("rope_scaling")
+        if not parameters.keys() <= {FULL, LOCAL}:
+            raise config.unsupported("rope_parameters", [{FULL: "...", LOCAL: "..."}])
+        given = parameters.mapping(kind)
         return rotary(
             Settings(
                 {
-                    "rope_parameters": {"rope_theta": config[theta], **scaling, **given},
+                    "rope_parameters": {"rope_theta": config.number(theta), **scaling, **given},
                     "max_position_embeddings": config["max_position_embeddings"],
                 },
                 {},

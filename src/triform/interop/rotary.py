@@ -23,11 +23,9 @@ def rotary(config: Settings) -> dict[str, Any]:
     Raises:
         ValueError: a scaling that triform has not, or one with a key that it has not.
     """
-    for key in ("rope_scaling", "rope_parameters"):
-        if not isinstance(config.get(key) or {}, Mapping):
-            raise ValueError(f"{config.where}: {key}={config[key]!r} is no mapping; fetch the file again")
-    given = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
-    theta = given.pop("rope_theta", None) or config["rope_theta"]
+    given: dict[str, Any] = {**config.mapping("rope_scaling"), **config.mapping("rope_parameters")}
+    theta = given.pop("rope_theta", None)
+    theta = Settings({"rope_theta": config["rope_theta"] if theta is None else theta}, {}, config.where)
     kind = given.pop("rope_type", None) or given.pop("type", None) or "default"
     given.pop("type", None)
     where = f"{config.where}: rope_type={kind!r}"
@@ -43,17 +41,23 @@ def rotary(config: Settings) -> dict[str, Any]:
         given.pop("original_max_position_embeddings", None)  # which nothing reads there
     for key, value in given.items():
         if key not in _KEYS[kind] and value is not None:
-            raise ValueError(f"{where} with {key}={value!r} is not supported; supported: {', '.join(_KEYS[kind])}")
+            known = ", ".join(_KEYS[kind]) or "no other key than rope_theta"
+            raise ValueError(f"{where} with {key}={value!r} is not supported; supported: {known}")
     overrides: dict[str, Any] = {
         "model/position": "rotary" if kind == "default" else f"rotary_{kind}",
-        "model.position.theta": float(theta),
+        "model.position.theta": float(theta.number("rope_theta")),
     }
+    said = Settings(given, {}, where)
     for key in _KEYS[kind]:
         if key not in given and key not in _OPTIONAL:
             raise ValueError(f"{where} has no {key}; fetch the file again")
-        number: Any = given.get(key) if given.get(key) is not None else _OPTIONAL.get(key)
-        if number is not None:
-            number = int(number) if key == "original_max_position_embeddings" else float(number)
+        number: float | None
+        if key == "original_max_position_embeddings":
+            number = said.size(key)
+        elif given.get(key) is None and key in _OPTIONAL:
+            number = _OPTIONAL[key]
+        else:
+            number = float(said.number(key))
         overrides[f"model.position.scaling.{_OURS.get(key, key)}"] = number
     return overrides
 

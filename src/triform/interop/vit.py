@@ -68,16 +68,16 @@ class ViT(Architecture):
                 **self.head(config, weights),
                 "model.embedding.image_size": image,
                 "model.embedding.patch_size": patch,
-                "model.embedding.channels": config["num_channels"],
+                "model.embedding.channels": config.size("num_channels"),
                 "model.max_seq_len": 1 + (image // patch) ** 2,
-                "model.d_model": config["hidden_size"],
-                "model.n_layers": config["num_hidden_layers"],
-                "model.n_heads": config["num_attention_heads"],
-                "model.d_ff": config["intermediate_size"],
-                "model.norm.eps": config["layer_norm_eps"],
-                "model.dropout": config["hidden_dropout_prob"],
-                "model.attention.weights_dropout": config["attention_probs_dropout_prob"],
-                "model.attention.bias": config["qkv_bias"],
+                "model.d_model": config.size("hidden_size"),
+                "model.n_layers": config.size("num_hidden_layers"),
+                "model.n_heads": config.size("num_attention_heads"),
+                "model.d_ff": config.size("intermediate_size"),
+                "model.norm.eps": config.number("layer_norm_eps"),
+                "model.dropout": config.number("hidden_dropout_prob"),
+                "model.attention.weights_dropout": config.number("attention_probs_dropout_prob"),
+                "model.attention.bias": config.flag("qkv_bias"),
                 "model.attention.out_bias": True,
             },
         )
@@ -89,9 +89,10 @@ class ViT(Architecture):
             ValueError: it is not.
         """
         sides = config[key] if isinstance(config[key], list) else [config[key]]
-        if len(set(sides)) != 1:
+        sizes = {Settings({key: side}, {}, config.where).size(key) for side in sides}
+        if len(sizes) != 1:
             raise ValueError(f"{config.where}: {key}={sides!r} is not supported; supported: squares")
-        return int(sides[0])
+        return sizes.pop()
 
     def head(self, config: Settings, weights: Weights) -> dict[str, Any]:
         """The choice of `model/head`, with what is changed in it."""

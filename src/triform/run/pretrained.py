@@ -61,6 +61,8 @@ class Pretrained:
                 model: nn.Module = build(self.node, self.trust, "model")()
         except TypeError as error:  # a key of a part is missing, is none, or has another type
             raise BadInput(f"{self.folder / CONFIG}: {one_line(error)}; put the file back as it was") from error
+        except ValueError as error:  # a part's own, which names its key but not where that is said
+            raise BadInput(f"{self.folder / CONFIG}: {one_line(error)}") from error
         return model
 
     def weights(self) -> dict[str, Tensor]:
@@ -179,10 +181,12 @@ def architecture_of(config: Mapping[str, Any], folder: Path) -> Architecture:
         BadInput: it names none, or one that is not supported.
     """
     named = config.get("architectures") or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise BadInput(f"{folder / CONFIG}: architectures={named!r} is no list of names; fetch the file again")
     for architecture in ARCHITECTURES:
         if named[:1] and named[0] in architecture.classes:
             return architecture
-    what = ", ".join(map(str, named)) or f"model_type={config.get('model_type')!r}"
+    what = " ".join(", ".join(named).split()) or f"model_type={config.get('model_type')!r}"
     known = ", ".join(name for architecture in ARCHITECTURES for name in architecture.classes)
     raise BadInput(f"{folder / CONFIG}: architecture {what} is not supported; supported: {known}")
 
@@ -191,10 +195,13 @@ def _node(architecture: Architecture, settings: Settings, tensors: Mapping[str, 
     """The model's config: a preset of `conf/model/` with what config.json says otherwise."""
     try:
         choice = architecture.read(settings, tensors)
-        overrides = [f"{key}={_word(value)}" for key, value in choice.overrides.items()]
-        node: dict[str, Any] = compose(["experiment=none", f"model={choice.preset}", *overrides])["model"]
     except (KeyError, TypeError, ZeroDivisionError) as error:
         raise BadInput(f"{settings.where}: {one_line(error)}; fetch the file again") from error
+    try:
+        overrides = [f"{key}={_word(value)}" for key, value in choice.overrides.items()]
+        node: dict[str, Any] = compose(["experiment=none", f"model={choice.preset}", *overrides])["model"]
+    except ValueError as error:
+        raise BadInput(f"{settings.where}: {one_line(error)}") from error
     return node
 
 
