@@ -132,7 +132,12 @@ REFUSED = [
     # sweeps
     (["-m", *FEW, "seed=0,1", "model.n_heads=4,5"], ["n_heads=5", "(in the run with seed=0 model.n_heads=5)"]),
     (["-m", *FEW, "model=decoder,decodr"], ["model=decodr: no such option", "did you mean 'decoder'?"]),
-    (["-m", "seed=0,1", "hydra/launcher=slurm"], ["hydra/launcher=slurm: no such option"]),
+    (["-m", "seed=0,1", "hydra/launcher=slrm"], ["hydra/launcher=slrm: no such option"]),
+    (["-m", *FEW, "seed=0,1", "hydra/launcher=basic"], ["hydra/launcher=basic: no launcher of triform's"]),
+    (["-m", *FEW, "seed=range(0,0)"], ["seed=range(0,0): no value"]),
+    (["-m", *FEW, "seed=0,1", "hydra.sweeper.metric=los"], ["metric=los is not logged", "did you mean"]),
+    (["-m", *FEW, "seed=0,1", "hydra.sweeper.name=a/b"], ["hydra.sweeper.name=a/b cannot name a folder"]),
+    (["-m", *FEW, "seed=interval(0,1)"], ["hydra/sweeper=random"]),
 ]
 
 

@@ -31,7 +31,7 @@ class Fake(Launcher):
         self.at_once, self.ends = at_once, ends
         self.running: list[Ready] = []
         self.log: list[str] = []
-        self.left_by_another: list[str] = []
+        self.left_by_another: dict[int, str] = {}
 
     def as_if_here(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         return config
@@ -49,8 +49,8 @@ class Fake(Launcher):
         self.log += [f"start {job.number}" for job in jobs]
         return [f"id{job.number}" for job in jobs]
 
-    def attach(self, ids: Sequence[str]) -> list[str]:
-        return [id for id in ids if id in self.left_by_another]
+    def attach(self, numbers: Sequence[int]) -> dict[int, str]:
+        return {number: id for number, id in self.left_by_another.items() if number in numbers}
 
     def poll(self, seconds: float) -> list[Ended]:
         if not self.running:
@@ -166,7 +166,7 @@ def test_what_runs_without_its_driver_is_taken_over(tmp_path: Path, monkeypatch:
         (tmp_path / "sweep" / str(job.number)).mkdir(parents=True)
         (tmp_path / "sweep" / str(job.number) / "config.yaml").write_text("devices: 1\n")
     fake = Fake(3, {})
-    fake.left_by_another = ["id1"]
+    fake.left_by_another = {1: "id1"}
     fake.running = [Ready(1, tmp_path / "sweep" / "1", "cpu", 1, 1, ())]
     driven(tmp_path, fake, jobs, monkeypatch)
     assert fake.log == ["start 0", "start 2", "end 1", "end 0", "end 2"]

@@ -13,6 +13,7 @@ from triform.run.folder import RunFolder
 from triform.sweeps import local
 from triform.sweeps.launcher import Ended, Ready
 from triform.sweeps.local import Local
+from triform.sweeps.manifest import SweepFolder
 from triform.sweeps.run import launcher_of
 
 
@@ -117,7 +118,7 @@ def test_memory_and_a_number_limit_the_jobs_at_once(monkeypatch: pytest.MonkeyPa
             Local(jobs, per_gpu, [])
     for value in ("many", True, 1.5):
         with pytest.raises(BadInput, match=r"hydra\.launcher\.jobs=.* is no whole number"):
-            launcher_of({"launcher": "local", "jobs": value, "per_gpu": 1})
+            launcher_of({"launcher": "local", "jobs": value, "per_gpu": 1}, SweepFolder(Path("x")), adaptive=False)
 
 
 def test_several_machines_are_another_launchers() -> None:

@@ -89,15 +89,9 @@ def test_a_grid_outlives_a_failure_and_is_taken_up_widened_and_retried(tmp_path:
 
 def test_a_killed_driver_loses_no_more_than_running_steps(tmp_path: Path) -> None:
     """Its jobs save what they have; the same command goes on with them, and does what waits."""
-    words = (
-        "-m",
-        "name=kill",
-        "seed=0,1,2",
-        "hydra.launcher.jobs=2",
-        "trainer.max_steps=400",
-        "trainer.val_interval=400",
-    )
-    process = start(tmp_path, *words, "trainer.save_interval=400", "trainer.log_interval=1")
+    steps = ("trainer.max_steps=400", "trainer.val_interval=400", "trainer.save_interval=400", "trainer.log_interval=1")
+    words = ("-m", "name=kill", "seed=0,1,2", "hydra.launcher.jobs=2", *steps)
+    process = start(tmp_path, *words)
     folder = wait_for_sweep(tmp_path, process)
     for number in (0, 1):
         wait_for_step(folder, number, 5, process)
@@ -106,7 +100,7 @@ def test_a_killed_driver_loses_no_more_than_running_steps(tmp_path: Path) -> Non
     assert {job.status for job in folder.read().jobs} == {"running", "waiting"}
     done = train(tmp_path, *words)
     assert done.returncode == 0, done.stderr
-    assert "[0] started: seed=0 (attempt 2, from its last checkpoint)" in done.stdout
+    assert "[0] started: seed=0 (attempt 2, from its last checkpoint)" in done.stdout, done.stdout
     for number in (0, 1):
         log = folder.run(number).log(0).read_text()
         assert "going on from" in log

@@ -83,13 +83,14 @@ class Driver:
 
     def _attach(self, queue: list[Job]) -> None:
         """Take over what an earlier driver left running."""
-        ids = self.launcher.attach([job.id for job in queue if job.status == RUNNING and job.id])
-        for job in [job for job in queue if job.id in ids]:
-            queue.remove(job)
-            assert job.id is not None
-            self._by_id[job.id], self._since[job.id] = job, time.monotonic()
-        for job in queue:
-            if job.status == RUNNING:
+        begun = [job for job in queue if job.status == RUNNING]
+        ids = self.launcher.attach([job.number for job in begun])
+        for job in begun:
+            if job.number in ids:
+                queue.remove(job)
+                job.id = ids[job.number]
+                self._by_id[job.id], self._since[job.id] = job, time.monotonic()
+            else:
                 job.status, job.id = PREEMPTED, None
 
     def _submit(self, queue: list[Job]) -> None:

@@ -68,8 +68,8 @@ class Launcher(ABC):
         """Start jobs and return their ids."""
 
     @abstractmethod
-    def attach(self, ids: Sequence[str]) -> list[str]:
-        """Those of an earlier driver's jobs that go on without it."""
+    def attach(self, numbers: Sequence[int]) -> dict[int, str]:
+        """Ids of those of these jobs that an earlier driver started and that go on without it, by number."""
 
     @abstractmethod
     def poll(self, seconds: float) -> list[Ended]:

@@ -105,8 +105,8 @@ class Local(Launcher):
             self._ports[id] = environments[0]["MASTER_PORT"]
         return id
 
-    def attach(self, ids: Sequence[str]) -> list[str]:
-        return []  # they have been told to save and end
+    def attach(self, numbers: Sequence[int]) -> dict[int, str]:
+        return {}  # they have been told to save and end
 
     def poll(self, seconds: float) -> list[Ended]:
         sentinels = [one for processes, _, _ in self._running.values() for one in processes.sentinels()]

@@ -20,7 +20,7 @@ from triform.run.ranks import handling
 from triform.sweeps.compose import Composed, compose_job, config_of, figures_of, monitor_of
 from triform.sweeps.driver import Driver, exit_code
 from triform.sweeps.launcher import Launcher
-from triform.sweeps.manifest import FAILED, OVER, WAITING, Job, Manifest, SweepFolder, counted, held
+from triform.sweeps.manifest import FAILED, OVER, RUNNING, WAITING, Job, Manifest, SweepFolder, counted, held
 from triform.sweeps.samplers import Sampler, sampler, split
 from triform.sweeps.view import View, conclude
 
@@ -67,13 +67,13 @@ def start(manifest: Manifest, chosen: Sampler, name: str | None, retry: bool) ->
     Raises:
         ValueError: bad input in any of the jobs; nothing has run.
     """
-    running = launcher_of(manifest.launcher)
     example = chosen.example()
     if example is None:
         raise BadInput("the sweep has no job; give a key several values, as seed=0,1")
     probe = config_of([*manifest.fixed, *example])
     trust = list(probe["trust"])
     folder = _folder(probe, manifest, name)
+    running = launcher_of(manifest.launcher, folder, chosen.adaptive)
     with ExitStack() as stack:
         known = None
         if folder.manifest.exists():
@@ -122,8 +122,8 @@ def go_on(
     with held(folder):
         manifest = folder.read()
         manifest.launcher |= launcher or {}
-        running = launcher_of(manifest.launcher)
         chosen = widened(manifest, widen, trials)
+        running = launcher_of(manifest.launcher, folder, chosen.adaptive)
         composed = plan(manifest, chosen, running, trust, reconcile(folder, manifest))
         return drive(folder, manifest, chosen, running, composed, trust, retry)
 
@@ -189,9 +189,13 @@ def plan(
 def reconcile(folder: SweepFolder, manifest: Manifest) -> list[Job]:
     """The jobs, with what they have done since their last driver wrote it down."""
     for job in manifest.jobs:
-        status = folder.run(job.number).read_summary().get("status")
+        summary = folder.run(job.number).read_summary()
+        status = summary.get("status")
         if job.attempts and job.status not in OVER and status in OVER:
-            job.status, job.error, job.where = status, None, None
+            job.status, job.error, job.where, job.id = status, None, None, None
+            job.seconds = job.seconds or float(summary.get("seconds") or 0.0)
+        elif job.status == RUNNING and status == FAILED:
+            job.status, job.error, job.where, job.id = FAILED, summary.get("error"), summary.get("where"), None
     return manifest.jobs
 
 
@@ -213,25 +217,30 @@ def drive(
     with handling(lambda number, frame: asked.append(number)):
         with View(folder, manifest) as view:
             Driver(folder, manifest, chosen, running, view, composed, trust, asked).run(again)
-        compare(folder)
+        compare(folder, manifest)
         conclude(folder, manifest)
     return exit_code(manifest.jobs)
 
 
-def compare(folder: SweepFolder) -> None:
+def compare(folder: SweepFolder, manifest: Manifest) -> None:
     """Make the comparison of the sweep's runs, which nothing of the sweep depends on."""
-    try:
-        from triform.analysis.compare import report
-    except ImportError:
+    if not any(job.status in OVER for job in manifest.jobs):
         return
+    from triform.analysis.compare import report
+
     try:
-        report([folder.path], folder.path)
+        made = report([folder.path], folder.path, manifest.monitor["name"], manifest.monitor["mode"])
+        print(f"report: {made.page}", flush=True)
     except Exception as error:
-        print(f"warning: the comparison failed ({type(error).__name__}: {one_line(error)})", file=sys.stderr)
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        print(f"warning: the runs are kept, their comparison failed ({reason})", file=sys.stderr, flush=True)
 
 
-def launcher_of(settings: Mapping[str, Any]) -> Launcher:
+def launcher_of(settings: Mapping[str, Any], folder: SweepFolder, adaptive: bool) -> Launcher:
     """What `hydra.launcher` asks for.
+
+    Args:
+        adaptive: jobs become known one after the other.
 
     Raises:
         BadInput: there is no such launcher, or its settings are wrong.
@@ -242,7 +251,21 @@ def launcher_of(settings: Mapping[str, Any]) -> Launcher:
 
         jobs = None if settings["jobs"] == "auto" else _number(settings, "jobs")
         return Local(jobs, _number(settings, "per_gpu"), visible_gpus())
-    raise BadInput(f"hydra/launcher={kind}: no launcher of triform's; choose hydra/launcher=local")
+    if kind == "slurm":
+        from triform.sweeps.slurm import Slurm, template_file
+
+        return Slurm(
+            sweep=folder.path,
+            array=not adaptive,
+            template=template_file(settings["template"]),
+            limit=_number(settings, "limit"),
+            hours=float(settings["hours"]),
+            partition=settings["partition"],
+            cpus_per_rank=None if settings["cpus_per_rank"] is None else _number(settings, "cpus_per_rank"),
+            options=list(settings["options"]),
+            cancel=bool(settings["cancel"]),
+        )
+    raise BadInput(f"hydra/launcher={kind}: no launcher of triform's; choose hydra/launcher=local or slurm")
 
 
 def _number(settings: Mapping[str, Any], key: str) -> int:

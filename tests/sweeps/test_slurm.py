@@ -1,0 +1,183 @@
+"""Jobs on a cluster: what is submitted, what the answers mean, and a real SLURM where there is one."""
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.run.tiny import start, train
+from tests.sweeps.test_sweep import only, states, wait_for_step, wait_for_sweep
+from triform.run.errors import BadInput
+from triform.sweeps import slurm
+from triform.sweeps.launcher import Ended, Ready
+from triform.sweeps.slurm import Slurm, ended, ranges, template_file
+
+
+def answers() -> bool:
+    if shutil.which("sinfo") is None:
+        return False
+    return subprocess.run(["sinfo", "--noheader"], capture_output=True, timeout=30).returncode == 0
+
+
+class Cluster:
+    """Answers as the programs of SLURM do."""
+
+    def __init__(self) -> None:
+        self.queue = ""
+        self.job = ""
+        self.called: list[tuple[str, ...]] = []
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        self.called.append(command)
+        out = {"sbatch": "17;main\n", "squeue": self.queue, "scontrol": self.job}.get(command[0], "")
+        failed = command[0] == "squeue" and self.queue == "down"
+        return subprocess.CompletedProcess(command, int(failed), out, "")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    found = Cluster()
+    monkeypatch.setattr(slurm, "_run", found.run)
+    monkeypatch.setattr(slurm, "QUERY_SECONDS", 0.0)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    return found
+
+
+def made(path: Path, **changed: Any) -> Slurm:
+    settings = {
+        "sweep": path,
+        "array": True,
+        "template": template_file(None),
+        "limit": 3,
+        "hours": 1.5,
+        "partition": None,
+        "cpus_per_rank": None,
+        "options": [],
+        "cancel": False,
+    }
+    return Slurm(**settings | changed)
+
+
+def ready(path: Path, *numbers: int, device: str = "cuda") -> list[Ready]:
+    return [Ready(number, path / str(number), device, 4, 2, ("mine",)) for number in numbers]
+
+
+def test_a_grid_is_one_array(tmp_path: Path, cluster: Cluster) -> None:
+    launcher = made(tmp_path, partition="big", options=["--mem=64G"], cpus_per_rank=6)
+    assert launcher.room(4, 50) == 50
+    assert launcher.submit(ready(tmp_path, 0, 1, 2, 5)) == ["17_0", "17_1", "17_2", "17_5"]
+    script = (tmp_path / "slurm-0-5.sbatch").read_text()
+    for line in (
+        *(f"#SBATCH --job-name=triform-{tmp_path.name}", "#SBATCH --array=0-2,5%3", "#SBATCH --nodes=2"),
+        *("#SBATCH --ntasks-per-node=4", "#SBATCH --gpus-per-node=4", "#SBATCH --cpus-per-task=6"),
+        *("#SBATCH --time=90", "#SBATCH --partition=big", "#SBATCH --mem=64G"),
+    ):
+        assert line in script.splitlines()
+    assert f"resume {tmp_path}/$SLURM_ARRAY_TASK_ID --trust mine" in script
+    assert "{{" not in script
+    assert [command[0] for command in cluster.called] == ["sbatch"]
+
+
+def test_a_search_is_jobs_up_to_the_limit(tmp_path: Path, cluster: Cluster) -> None:
+    launcher = made(tmp_path, array=False)
+    assert launcher.room(4, 50) == 3
+    launcher.submit(ready(tmp_path, 0, 1, device="cpu"))
+    assert "--gpus" not in (tmp_path / "slurm-0-1.sbatch").read_text()
+    assert launcher.room(4, 50) == 1
+
+
+def test_a_job_has_ended_when_the_queue_knows_it_no_more(tmp_path: Path, cluster: Cluster) -> None:
+    launcher = made(tmp_path)
+    launcher.submit(ready(tmp_path, 0, 1))
+    cluster.queue = "17_0 RUNNING\n17_1 PENDING\n"
+    assert launcher.poll(0) == []
+    cluster.queue = "down"
+    assert launcher.poll(0) == [], "nobody knows"
+    cluster.queue, cluster.job = "17_1 RUNNING\n", "JobId=18 JobState=COMPLETED ExitCode=0:0"
+    assert launcher.poll(0) == [Ended("17_0", 0, None)]
+    cluster.queue, cluster.job = "17_1 COMPLETED\n", "JobId=19 JobState=OUT_OF_MEMORY ExitCode=0:125"
+    assert launcher.poll(0) == [Ended("17_1", 1, "SLURM ended it: OUT_OF_MEMORY")]
+
+
+@pytest.mark.parametrize(
+    ("job", "end"),
+    [
+        ("JobState=COMPLETED ExitCode=0:0", (0, None)),
+        ("JobState=FAILED ExitCode=2:0", (2, None)),
+        ("JobState=FAILED ExitCode=75:0", (75, None)),
+        ("JobState=CANCELLED ExitCode=0:15", (75, None)),
+        ("JobState=TIMEOUT ExitCode=0:0", (75, None)),
+        ("JobState=NODE_FAIL ExitCode=0:0", (75, None)),
+        ("", (1, None)),
+    ],
+)
+def test_what_a_state_means(job: str, end: tuple[int, str | None], cluster: Cluster) -> None:
+    cluster.job = job
+    assert ended("17_3") == Ended("17_3", *end)
+
+
+def test_a_later_driver_finds_the_jobs(tmp_path: Path, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.queue = "17_0 RUNNING\n17_1 PENDING\n17_2 COMPLETED\n"
+    launcher = made(tmp_path)
+    assert launcher.attach([1, 2, 3]) == {1: "17_1"}
+    assert launcher.signal(signal.SIGINT) is False, "they go on"
+    assert f"scancel --name=triform-{tmp_path.name}" in capsys.readouterr().out
+    launcher = made(tmp_path, cancel=True)
+    launcher.attach([0])
+    assert launcher.signal(signal.SIGINT) is True
+    assert cluster.called[-1] == ("scancel", "17_0")
+    cluster.queue = "down"
+    with pytest.raises(BadInput, match="squeue does not answer"):
+        launcher.attach([0])
+
+
+def test_a_template_of_the_users(tmp_path: Path, cluster: Cluster) -> None:
+    file = tmp_path / "my.sbatch"
+    file.write_text("#!/bin/bash\nmodule load cuda\n{{nmae}}\n")
+    with pytest.raises(BadInput, match=r"\{\{nmae\}\} stands for nothing \(did you mean 'name'"):
+        made(tmp_path, template=file)
+    file.write_text("#!/bin/bash\nmodule load cuda # ${HOME}\n{{array}}\n")
+    assert made(tmp_path, template=file).script(ready(tmp_path, 4)) == "#!/bin/bash\nmodule load cuda # ${HOME}\n4%3\n"
+    with pytest.raises(BadInput, match=r"template=.*nothing\.sbatch cannot be read"):
+        made(tmp_path, template=tmp_path / "nothing.sbatch")
+    with pytest.raises(BadInput, match=r"hydra\.launcher\.limit=0 is not above 0"):
+        made(tmp_path, limit=0)
+
+
+def test_what_cannot_be_asked_for_is_refused(tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = made(tmp_path)
+    assert launcher.shape({"trainer": {"devices": 4, "num_nodes": 2, "accelerator": "auto"}}) == ("cuda", 4, 2)
+    assert launcher.shape({"trainer": {"devices": 1, "num_nodes": 1, "accelerator": "cpu"}}) == ("cpu", 1, 1)
+    with pytest.raises(BadInput, match=r"trainer\.devices=auto"):
+        launcher.shape({"trainer": {"devices": "auto", "num_nodes": 1, "accelerator": "auto"}})
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(BadInput, match="there is no sbatch here"):
+        made(tmp_path)
+
+
+def test_numbers_as_sbatch_writes_them() -> None:
+    assert ranges([0]) == "0"
+    assert ranges([7, 0, 1, 2, 9, 10]) == "0-2,7,9-10"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not answers(), reason="no SLURM answers here")
+def test_a_real_cluster_of_two_nodes(tmp_path: Path) -> None:
+    """Two ranks on two nodes in each job; the first driver is killed, the second finds its jobs again."""
+    words = ("-m", "hydra/launcher=slurm", "hydra.launcher.limit=1", "hydra.launcher.hours=0.2", "name=nodes")
+    words = (*words, "trainer.accelerator=cpu", "trainer.num_nodes=2", "trainer.max_steps=60", "seed=0,1")
+    process = start(tmp_path, *words)
+    folder = wait_for_sweep(tmp_path, process)
+    wait_for_step(folder, 0, 2, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = train(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert states(only(tmp_path)) == {"seed=0": "finished", "seed=1": "finished"}
+    assert [job.attempts for job in folder.read().jobs] == [1, 1], "nothing was submitted twice"
+    assert folder.run(0).log(1).exists()
+    assert os.path.getsize(folder.path / "0" / "slurm.txt")
