@@ -68,10 +68,20 @@ WAYS: dict[str, dict[str, Any]] = {
 ways = pytest.mark.parametrize("way", WAYS)
 
 
-EACH_WAY = [(way, ()) for way in WAYS]
+# One part for each way in which a row knows its place: that logits agree is tested for all of them above.
+QUICK = (chosen("position", "learned"), chosen("position", "alibi"), chosen("attention", "sliding_window"))
 
 
-@pytest.mark.parametrize(("way", "parts"), [*EACH_WAY, *(("beams", parts) for parts in PARTS)])
+def each_way(for_parts: str) -> list[Any]:
+    """Every way with the usual parts, and one with every part."""
+    slow = {parts: () if parts in QUICK else pytest.mark.slow for parts in PARTS}
+    return [
+        *((way, ()) for way in WAYS),
+        *(pytest.param(for_parts, parts, marks=marks) for parts, marks in slow.items()),
+    ]
+
+
+@pytest.mark.parametrize(("way", "parts"), each_way("beams"))
 def test_the_cache_changes_no_token(way: str, parts: tuple[str, ...]) -> None:
     """Though rows end, so that the others move in it."""
     decoder, both = same("decoder", *parts), same("encoder_decoder", *parts)
@@ -85,7 +95,7 @@ def test_the_cache_changes_no_token(way: str, parts: tuple[str, ...]) -> None:
         assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize(("way", "parts"), [*EACH_WAY, *(("greedy", parts) for parts in PARTS)])
+@pytest.mark.parametrize(("way", "parts"), each_way("greedy"))
 def test_a_row_alone_writes_what_it_writes_in_a_batch(way: str, parts: tuple[str, ...]) -> None:
     decoder, both, tokens = same("decoder", *parts), same("encoder_decoder", *parts), ids(3, 7)
     left, how = SOURCE_PADDING.flip(1), {"max_new_tokens": 4, **WAYS[way]}
