@@ -2,7 +2,7 @@
 
 import math
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from triform.commands.parser import parser
 from triform.run.errors import BadInput
 
 if TYPE_CHECKING:
+    from triform.commands.stream import Stream
     from triform.run.load import Loaded
 
 DRAW = {"temperature": 0.8, "top_k": None, "top_p": None, "min_p": None, "seed": 0}
@@ -28,22 +29,7 @@ def main(arguments: list[str]) -> int:
         "A decoder continues a prompt; a model of pairs answers it. Prompts: --prompt, or lines of standard input.",
     )
     made.add_argument("--prompt", action="append", help="a text; may be given more than once")
-    of_draw = made.add_argument_group("of a decoder that continues (a model of pairs gives its likeliest answer)")
-    of_draw.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens at most (default: 200)")
-    of_draw.add_argument("--temperature", type=float, help="0 takes the likeliest token (default: 0.8)")
-    of_draw.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only")
-    of_draw.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens that make up P only")
-    of_draw.add_argument(
-        "--min-p", type=float, metavar="P", help="draw from those at least P times as likely as the first"
-    )
-    of_draw.add_argument(
-        "--repetition-penalty", type=float, metavar="X", help="above 1 makes tokens that are there already less likely"
-    )
-    of_draw.add_argument("--num-beams", type=int, metavar="N", help="search with N beams and draw nothing (default: 1)")
-    of_draw.add_argument(
-        "--length-penalty", type=float, metavar="X", help="above 0 lets the search favour long texts (default: 1)"
-    )
-    of_draw.add_argument("--seed", type=int, help="of the draw (default: 0)")
+    add_draw(made)
     options = made.parse_args(arguments)
     check_draw(options)
 
@@ -68,8 +54,29 @@ def main(arguments: list[str]) -> int:
         if answer is not None:
             print(answer(loaded.model, [loaded.tokenizer.source.encode(prompt)])[0], flush=True)
         else:
-            print(prompt + _continuation(loaded, prompt, WRITE | given), flush=True)
+            print(prompt, end="", flush=True)
+            _continue(loaded, prompt, WRITE | given)
     return 0
+
+
+def add_draw(made: ArgumentParser) -> None:
+    """The options of `WRITE`."""
+    of_draw = made.add_argument_group("of a decoder that continues (a model of pairs gives its likeliest answer)")
+    of_draw.add_argument("--max-new-tokens", type=int, metavar="N", help="tokens at most (default: 200)")
+    of_draw.add_argument("--temperature", type=float, help="0 takes the likeliest token (default: 0.8)")
+    of_draw.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens only")
+    of_draw.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens that make up P only")
+    of_draw.add_argument(
+        "--min-p", type=float, metavar="P", help="draw from those at least P times as likely as the first"
+    )
+    of_draw.add_argument(
+        "--repetition-penalty", type=float, metavar="X", help="above 1 makes tokens that are there already less likely"
+    )
+    of_draw.add_argument("--num-beams", type=int, metavar="N", help="search with N beams and draw nothing (default: 1)")
+    of_draw.add_argument(
+        "--length-penalty", type=float, metavar="X", help="above 0 lets the search favour long texts (default: 1)"
+    )
+    of_draw.add_argument("--seed", type=int, help="of the draw (default: 0)")
 
 
 def check_draw(options: Namespace) -> None:
@@ -108,18 +115,36 @@ def _lines() -> Iterator[str]:
             yield line.rstrip("\n")
 
 
-def _continuation(loaded: "Loaded", prompt: str, how: Mapping[str, Any]) -> str:
+def _continue(loaded: "Loaded", prompt: str, how: Mapping[str, Any]) -> None:
+    """Print what follows a prompt while it is written, and an end of line."""
+    from triform.commands.stream import Stream
+
+    tokens = loaded.tokenizer
+    ids = tokens.encode(prompt) or [tokens.eos_id]  # a document begins after the end of another one
+    room = getattr(loaded.model, "max_seq_len", len(ids)) - 1
+    stream = Stream(tokens, lambda text: print(text, end="", flush=True))
+    out = write(loaded, ids[-room:], how, stream)
+    if how["num_beams"] > 1:
+        print(tokens.decode(out), end="")
+    stream.close()
+    print(flush=True)
+
+
+def write(loaded: "Loaded", ids: list[int], how: Mapping[str, Any], stream: "Stream") -> list[int]:
+    """The tokens that a decoder writes behind `ids`.
+
+    Args:
+        how: the values of `WRITE`.
+        stream: is told them as they come, but for those of a search.
+    """
     import torch
 
     from triform.generation import generate
 
     tokens = loaded.tokenizer
-    ids = tokens.encode(prompt) or [tokens.eos_id]  # a document begins after the end of another one
-    room = getattr(loaded.model, "max_seq_len", len(ids)) - 1
-    ids = ids[-room:]
     out = generate(
         loaded.model,
-        torch.tensor([ids]),
+        torch.tensor([ids], device=next(loaded.model.parameters()).device),
         max_new_tokens=how["max_new_tokens"],
         repetition_penalty=how["repetition_penalty"],
         num_beams=how["num_beams"],
@@ -133,5 +158,6 @@ def _continuation(loaded: "Loaded", prompt: str, how: Mapping[str, Any]) -> str:
         pad_id=tokens.pad_id,
         vocab_size=tokens.vocab_size,
         seed=how["seed"],
+        on_token=stream,
     )
-    return tokens.decode(out[0, len(ids) :].tolist())
+    return [int(token) for token in out[0, len(ids) :]]

@@ -1,6 +1,7 @@
 """From a prompt or a source to new tokens."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Int
@@ -35,6 +36,7 @@ def generate(
     vocab_size: int | None = None,
     use_cache: bool = True,
     seed: int = 0,
+    on_token: Callable[[Int[Tensor, " batch"]], bool] | None = None,
 ) -> Int[Tensor, "batch out_len"]:
     """Greedy decoding, beam search, or sampling with `do_sample`; the model is in evaluation mode meanwhile.
 
@@ -56,6 +58,8 @@ def generate(
         length_penalty, early_stopping: see `BeamSearch`.
         vocab_size: the tokenizer's; a token beyond it (a row that pads the table) is never chosen.
         use_cache: keep keys and values, so that a step costs one token and not all of them; the same tokens.
+        on_token: is told the new token of each row that has not ended, as soon as it is chosen, and says whether that
+            was the last one. Not of a search.
 
     Raises:
         ValueError: an encoder-only model or one without token logits, `start_id` missing, a prompt that is empty,
@@ -96,7 +100,7 @@ def generate(
                 out = search(rows, n_steps, repetition, vocab_size, eos_id, pad_id)
             else:
                 numbers = None if sampler is None else random_numbers(input_ids, padding_mask, n_steps, seed)
-                out = _write(rows, n_steps, sampler, numbers, repetition, vocab_size, eos_id, pad_id)
+                out = _write(rows, n_steps, sampler, numbers, repetition, vocab_size, eos_id, pad_id, on_token)
         return out.clone()  # outside of inference mode: an ordinary tensor
     finally:
         model.train(was_training)
@@ -143,6 +147,7 @@ def _write(
     vocab_size: int | None,
     eos_id: int | None,
     pad_id: int,
+    on_token: Callable[[Tensor], bool] | None,
 ) -> Tensor:
     """One token after another for each row, greedily or by `numbers`."""
     out: Tensor | None = None  # rows that have ended, beside those that have not; None: none has
@@ -153,6 +158,8 @@ def _write(
             scores = repetition(scores)
         tokens = greedy(scores) if sampler is None or numbers is None else sampler(scores, numbers[:, step])
         rows.append(tokens)
+        if on_token is not None and on_token(tokens):
+            break
         if repetition is not None:
             repetition.add(tokens)
         if eos_id is None:
