@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -220,7 +221,7 @@ def _checked(
     given = [("input_ids", int(input_ids.min())), ("input_ids", int(input_ids.max())), *others.items()]
     for name, token in given:
         source = name == "input_ids" and isinstance(model, EncoderDecoder)
-        vocab_size = model.source_vocab_size if source else model.vocab_size
+        vocab_size: Any = model.source_vocab_size if source else model.vocab_size
         if token is not None and not 0 <= token < vocab_size:
             raise ValueError(
                 f"generate: {name}: token {token} is not one of model.vocab_size={vocab_size}; give ids of the "

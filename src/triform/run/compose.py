@@ -144,8 +144,10 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
     merged = dict(first)
     for key, value in second.items():
         before = merged.get(key)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merged(before, value) if both else value
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merged(before, value)
+        else:
+            merged[key] = value
     return merged
 
 
