@@ -31,6 +31,10 @@ OWN_FILES = {
     "chat": ["data.train_files={}/c.jsonl", "data.seq_len=64"],
     "hub": ["data.path={}/hub", "data.seq_len=12"],
     "images": ["data.train_files={}/images"],
+    "mixture": [
+        *("+data@data.sources.a=text", "data.sources.a.train_files={}/a.txt"),
+        *("+data@data.sources.b=text", "data.sources.b.train_files={}/a.de", "data.seq_len=12"),
+    ],
 }
 RECIPE_FOR = {
     ("experiment", "none"): "dates",

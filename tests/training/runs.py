@@ -32,10 +32,13 @@ SIZES = ["model.d_model=24", "model.n_layers=2", "model.n_heads=2", "model.d_ff=
 def make(folder: Path, family: str, *overrides: str) -> RunFolder:
     """A run that has not started: two layers, dropout, two micro-batches a step, 12 steps in more than one epoch."""
     task, kind = FAMILIES[family]
+    kind = "mixture" if any("data.sources" in word for word in overrides) else kind
     source = folder / "source.txt"
     if kind == "text":
         source.write_text(inspect.getsource(textwrap)[:6000])
         files = f"data.train_files={source}"
+    elif kind == "mixture":
+        files = "data.num_workers=0"
     else:
         lines = [line.split() for line in inspect.getsource(textwrap).splitlines() if len(line.split()) > 1][:120]
         source.with_suffix(".a").write_text("".join(" ".join(words) + "\n" for words in lines))
@@ -63,6 +66,15 @@ def documents(folder: Path) -> str:
     file = folder / "documents.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in paragraphs))
     return f"data.train_files={file}"
+
+
+def mixture(folder: Path) -> list[str]:
+    """Overrides for two sources, the shorter one read three times as often as the other."""
+    other = folder / "other.txt"
+    other.write_text(inspect.getsource(textwrap)[-1500:])
+    words = [f"+data@data.sources.{name}=text" for name in ("many", "few")]
+    words += [documents(folder).replace("data.", "data.sources.many."), f"data.sources.few.train_files={other}"]
+    return [*words, "+data.weights={many: 1, few: 3}"]
 
 
 def run(folder: RunFolder, resume: bool = False, kill_at: Mapping[str, int] | None = None) -> int:

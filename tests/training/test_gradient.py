@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.runs import documents, gradients, make
+from tests.training.runs import documents, gradients, make, mixture
 from triform.run.folder import RunFolder
 
 CUTS = [(1, 3), (1, 4), (2, 1), (2, 3)]
@@ -41,11 +41,18 @@ def logged(run: RunFolder) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("family", "packed"),
-    [("encoder", False), ("decoder", False), ("encoder_decoder", False), ("encoder", True), ("decoder", True)],
+    ("family", "data"),
+    [
+        *(("encoder", "rows"), ("decoder", "rows"), ("encoder_decoder", "rows")),
+        *(("encoder", "packed"), ("decoder", "packed"), ("decoder", "mixed")),
+    ],
 )
-def test_devices_and_micro_batches_only_cut(tmp_path: Path, family: str, packed: bool) -> None:
-    changes = ("data.packing=true", documents(tmp_path)) if packed else ()
+def test_devices_and_micro_batches_only_cut(tmp_path: Path, family: str, data: str) -> None:
+    changes = {
+        "rows": (),
+        "packed": ("data.packing=true", documents(tmp_path)),
+        "mixed": ("data.packing=true", *mixture(tmp_path)),
+    }[data]
     expected, whole = cut(tmp_path, family, 1, 1, *changes)
     assert "train/expert_load" not in whole.metrics.read_text(), "it has no experts"
     for devices, accumulate in CUTS:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.training.runs import differences, documents, make, outcome, run
+from tests.training.runs import differences, documents, make, mixture, outcome, run
 from triform.run.folder import RunFolder
 
 PLACES = {"micro-batch": 24, "update": 12, "validation": 3, "save": 6, "write": 12, "rename": 20, "link": 2}
@@ -164,6 +164,18 @@ def test_packed_documents_resume_bitwise(tmp_path: Path, family: str, seed: int)
         folders.append(make(tmp_path / name, family, *packing))
     assert run(folders[0]) == 0
     kill_and_resume(folders[1], "micro-batch", 9 + 4 * seed)
+    assert not differences(outcome(folders[0]), outcome(folders[1]))
+
+
+@pytest.mark.parametrize(("packing", "seed"), [("false", 2), ("true", 4)])
+def test_a_mixture_resumes_bitwise(tmp_path: Path, packing: str, seed: int) -> None:
+    folders = []
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        parts = (*mixture(tmp_path), f"data.packing={packing}", "data.batch_size=7", f"seed={seed}")
+        folders.append(make(tmp_path / name, "decoder", *parts))
+    assert run(folders[0]) == 0
+    kill_and_resume(folders[1], "micro-batch", 19)
     assert not differences(outcome(folders[0]), outcome(folders[1]))
 
 

@@ -87,9 +87,9 @@ def learnt(prepared: Prepared, config: Mapping[str, Any], loader: Mapping[str, A
         return []
     split = prepared.splits["train"]
     seq_len, packing, seed = loader["seq_len"], loader["packing"], config["seed"]
-    order = training_order(prepared, seq_len, loader["batch_size"], loader["batch_tokens"], seed, packing)
-    rows = training_examples(prepared, seq_len, seed, packing).of_epoch(0)
-    return [rows[int(i)] for i in order.batch(0)[1][: N_JUDGED if split.kind != "text" else N_SHOWN]]
+    examples = training_examples(prepared, seq_len, seed, packing, loader["weights"])
+    order = training_order(examples, loader["batch_size"], loader["batch_tokens"], seed, packing)
+    return [examples.read(0, int(i))[0] for i in order.batch(0)[1][: N_JUDGED if split.kind != "text" else N_SHOWN]]
 
 
 def headline(summary: Mapping[str, Any]) -> dict[str, float]:

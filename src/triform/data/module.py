@@ -1,5 +1,6 @@
 """Batches for Lightning: one stream of micro-batches from the first optimizer step to the last."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -7,10 +8,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from triform.data.mixture import Part, parts_of, shares
 from triform.data.order import Order, cut, held_out_batches
 from triform.data.packing import Packing
-from triform.data.prepare import Prepared
-from triform.data.stream import Collate, Examples, From, HeldOut, MicroBatches, as_it_is, follow_parent
+from triform.data.prepare import Prepared, Split
+from triform.data.stream import Collate, Examples, From, HeldOut, MicroBatches, Mixed, as_it_is, follow_parent
 
 
 class DataModule(pl.LightningDataModule):
@@ -38,6 +40,7 @@ class DataModule(pl.LightningDataModule):
         overfit: read the first batch in every optimizer step.
         packing: puts several training examples, of running text whole documents, in a row; None: each has a row of its
             own, running text is cut anywhere.
+        weights: of the sources of a mixture, by name, see `shares`.
 
     Raises:
         ValueError: text shorter than a row, or what `Order` refuses.
@@ -61,15 +64,18 @@ class DataModule(pl.LightningDataModule):
         accumulate: int,
         overfit: bool = False,
         packing: Packing | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
         self.prepared, self.collate, self.seq_len = prepared, collate, seq_len
         self.batch_size, self.batch_tokens = batch_size, batch_tokens
         self.num_workers, self.seed, self.accumulate, self.overfit = num_workers, seed, accumulate, overfit
-        self.packing = packing
+        self.packing, self.weights = packing, weights
         if packing is None:
             check_text_length(prepared, seq_len)
-        self.order = training_order(prepared, seq_len, batch_size, batch_tokens, seed, packing)
+        self.learnt = training_examples(prepared, seq_len, seed, packing, weights)
+        """The training examples."""
+        self.order = training_order(self.learnt, batch_size, batch_tokens, seed, packing)
 
     def train_dataloader(self) -> DataLoader:
         world, rank = self._place()
@@ -77,11 +83,6 @@ class DataModule(pl.LightningDataModule):
         stream = MicroBatches(self.learnt, self.order, self.collate, world, rank, self.accumulate, self.overfit, join)
         start = self.trainer.global_step if self.trainer is not None else 0
         return self._loader(stream, From(start * self.accumulate, self.total_steps * self.accumulate))
-
-    @property
-    def learnt(self) -> Examples:
-        """The training examples."""
-        return training_examples(self.prepared, self.seq_len, self.seed, self.packing)
 
     def val_dataloader(self) -> DataLoader:
         return self.loader("validation")
@@ -138,21 +139,31 @@ class DataModule(pl.LightningDataModule):
         return self.trainer.world_size, self.trainer.global_rank
 
 
-def training_examples(prepared: Prepared, seq_len: int, seed: int, packing: Packing | None) -> Examples:
+def training_examples(
+    prepared: Prepared,
+    seq_len: int,
+    seed: int,
+    packing: Packing | None,
+    weights: Mapping[str, float] | None,
+) -> Examples | Mixed:
     """What a run learns from; see `DataModule`."""
-    return Examples(prepared.splits["train"], seq_len, seed, train=True, whole=packing is not None)
+    split, whole = prepared.splits["train"], packing is not None
+    if prepared.parts is None or prepared.sizes is None:
+        return Examples(split, seq_len, seed, train=True, whole=whole)
+    sizes = prepared.sizes["train"]
+    if 0 in sizes:
+        name = prepared.parts[sizes.index(0)]
+        raise ValueError(f"DataModule: there is nothing to learn of data.sources.{name}; leave it out, or add examples")
+    parts = parts_of(split, sizes)
+    counts = [len(Examples(part, seq_len, seed, train=True, whole=whole).lengths) for part in parts]
+    return Mixed(parts, shares(weights, prepared.parts, counts), seq_len, seed, whole)
 
 
 def training_order(
-    prepared: Prepared,
-    seq_len: int,
-    batch_size: int | None,
-    batch_tokens: int | None,
-    seed: int,
-    packing: Packing | None,
+    examples: Examples | Mixed, batch_size: int | None, batch_tokens: int | None, seed: int, packing: Packing | None
 ) -> Order:
     """The order in which a run reads its training examples; refuses what `Order` refuses."""
-    lengths = training_examples(prepared, seq_len, seed, packing).lengths
+    lengths = examples.lengths
     if packing is None:
         return Order(lengths, batch_size, batch_tokens, seed)
     return Order(lengths, batch_size, batch_tokens, seed, packing.row_lengths(lengths), packing.length)
@@ -162,11 +173,22 @@ def check_text_length(prepared: Prepared, seq_len: int) -> None:
     """Raises ValueError: text too short for one training row, or held-out text with nothing to predict."""
     if prepared.kind != "text":
         return
-    for name, split in prepared.splits.items():
+    texts: list[tuple[str, Split | Part, str]] = [
+        (name, split, f"the split {name}") for name, split in prepared.splits.items()
+    ]
+    if prepared.parts is not None and prepared.sizes is not None:
+        found = zip(
+            prepared.parts,
+            prepared.sizes["train"],
+            parts_of(prepared.splits["train"], prepared.sizes["train"]),
+            strict=True,
+        )
+        texts += [("train", part, f"data.sources.{source} in the split train") for source, size, part in found if size]
+    for name, split, place in texts:
         least = seq_len + 1 if name == "train" else 2
         if len(split.tokens) < least:
             raise ValueError(
-                f"DataModule: the text of the split {name} has {len(split.tokens)} tokens, fewer than the "
+                f"DataModule: the text of {place} has {len(split.tokens)} tokens, fewer than the "
                 f"{least} of one row of data.seq_len={seq_len} and its last target; "
                 f"add to data.{name}_files or lower data.seq_len"
             )

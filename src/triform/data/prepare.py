@@ -201,6 +201,8 @@ class Prepared:
         splits: "train", "validation" and perhaps "test".
         unknown: split -> how many of its tokens are the unknown one.
         origin: what decided its content, see `Origin`; None where it was opened by its folder.
+        parts: of a mixture the names of its sources; None: it is none.
+        sizes: of a mixture by split how many rows of each source it has; they stand after each other.
     """
 
     folder: Path
@@ -209,6 +211,8 @@ class Prepared:
     splits: dict[str, Split]
     unknown: Mapping[str, int]
     origin: Origin | None = None
+    parts: Sequence[str] | None = None
+    sizes: Mapping[str, Sequence[int]] | None = None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -235,7 +239,8 @@ class Prepared:
             raise ValueError(f"Prepared: {folder} holds no prepared data; start the run again to make it")
         meta = json.loads(meta_path.read_text(encoding="utf-8"))
         splits = {name: Split(meta["kind"], folder / name, meta["dtype"], meta.get("shape")) for name in meta["splits"]}
-        return cls(folder, meta["kind"], meta["labels"], splits, meta["unknown"], origin)
+        mixed = meta.get("parts"), meta.get("sizes")
+        return cls(folder, meta["kind"], meta["labels"], splits, meta["unknown"], origin, *mixed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Prepared.open, (self.folder, self.origin)
@@ -307,7 +312,7 @@ def _make(source: Source, recipe: Recipe, folder: Path, made_from: Origin, progr
     temporary.mkdir()  # as the umask says: `tempfile` would make a folder that colleagues cannot read
     try:
         with _progress(progress) as step:
-            splits, labels = _read(source, temporary, step)
+            splits, labels, sizes = _read(source, temporary, step)
             if changes := made_from.changes(origin(source, recipe, folder.parent)):
                 raise ValueError(f"prepare: {changes[0]} has changed while it was read; start again")
             n_bytes = {
@@ -327,7 +332,15 @@ def _make(source: Source, recipe: Recipe, folder: Path, made_from: Origin, progr
             for split in splits:
                 say = step(f"tokenising {split}", n_bytes[split])
                 unknown[split] = tokenise(temporary, split, source.kind, tokenizer, dtype, say)
-        meta = {"kind": source.kind, "splits": splits, "dtype": dtype, "labels": labels, "unknown": unknown}
+        meta: dict[str, Any] = {
+            "kind": source.kind,
+            "splits": splits,
+            "dtype": dtype,
+            "labels": labels,
+            "unknown": unknown,
+        }
+        if hasattr(source, "parts"):
+            meta["parts"], meta["sizes"] = source.parts, sizes
         if source.kind == "images":
             meta["shape"] = source.shape  # type: ignore[attr-defined]
         (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
@@ -345,19 +358,23 @@ Step = Callable[[str, int | None], Callable[[int], None]]
 """(what is begun, how many bytes it will read) to a function that is told the bytes that have been read."""
 
 
-def _read(source: Source, folder: Path, step: Step) -> tuple[list[str], list[str] | None]:
+def _read(source: Source, folder: Path, step: Step) -> tuple[list[str], list[str] | None, dict[str, list[int]]]:
     """Spool the rows of all splits, holding some out for validation where the source does not.
 
     Returns:
-        The splits, and the names of classes.
+        The splits, the names of classes, and of a mixture by split the rows of each source.
     """
     labels = Labels()
+    sizes: dict[str, list[int]] = {}
     loaded = source.load()
     for split in sorted(loaded, key=SPLITS.index):
         say = step(f"reading {split}", None)
+        sizes[split] = [0] * len(getattr(source, "parts", ()))
         with Spool(folder, split, source.kind, labels) as spool:
             for row in loaded[split]:
                 say(spool.add(row))
+                if "part" in row:
+                    sizes[split][row["part"]] += 1
         if split == "train" and "validation" not in loaded and spool.n_rows:
             fraction = getattr(source, "validation_fraction", None)
             if fraction is None:
@@ -375,12 +392,10 @@ def _read(source: Source, folder: Path, step: Step) -> tuple[list[str], list[str
                 f"{type(source).__name__}: the split {split} has no examples; name files that have some in "
                 f"data.{split}_files"
             )
-    return splits, labels.sort(folder, source.kind, splits) if source.kind in LABELS else None
+    return splits, labels.sort(folder, source.kind, splits) if source.kind in LABELS else None, sizes
 
 
-def tokenise(
-    folder: Path, split: str, kind: Kind, tokenizer: Tokenizer, dtype: str, say: Callable[[int], None]
-) -> int:
+def tokenise(folder: Path, split: str, kind: Kind, tokenizer: Tokenizer, dtype: str, say: Callable[[int], None]) -> int:
     """Write the tokens of a split; how many of them are unknown."""
     if kind in ("tagged", "chat"):
         n_unknown = write_parts(folder, split, kind, tokenizer, dtype, say)

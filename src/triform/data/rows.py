@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from triform.data.mixture import Part
 from triform.data.prepare import Split
 
 
@@ -21,7 +22,7 @@ class TextRows:
         n_rows: use only the first so many rows; None: all.
     """
 
-    def __init__(self, split: Split, seq_len: int, offset: int, n_rows: int | None = None) -> None:
+    def __init__(self, split: Split | Part, seq_len: int, offset: int, n_rows: int | None = None) -> None:
         self.split, self.seq_len, self.offset = split, seq_len, offset
         n_predicted = len(split.tokens) - 1 - offset
         self.n_rows = -(-n_predicted // seq_len) if n_rows is None else n_rows
@@ -47,7 +48,7 @@ class Documents:
     the last token of the part before.
     """
 
-    def __init__(self, split: Split, seq_len: int) -> None:
+    def __init__(self, split: Split | Part, seq_len: int) -> None:
         self.split, self.seq_len = split, seq_len
 
     @cached_property
@@ -72,7 +73,7 @@ class Documents:
         return {"ids": tokens[start:end].astype(np.int64), "opening": int(tokens[start - 1])}
 
 
-def training_rows(split: Split, seq_len: int, seed: int, epoch: int) -> TextRows:
+def training_rows(split: Split | Part, seq_len: int, seed: int, epoch: int) -> TextRows:
     """The rows of one training epoch: all whole, equally many in each epoch, cut elsewhere in each.
 
     The offset is a pure function of (seed, epoch). What does not fit, less than two rows at the two ends of

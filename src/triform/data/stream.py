@@ -3,13 +3,14 @@
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset, Sampler
 
+from triform.data.mixture import Part, Places
 from triform.data.order import Order, cut
 from triform.data.packing import Join
 from triform.data.prepare import Split
@@ -25,12 +26,12 @@ Collate = Callable[[list[dict[str, Any]], list[tuple[int, int]]], dict[str, Any]
 class Examples:
     """A split as numbered examples: rows of running text, or its documents (`whole`), or the split's own."""
 
-    def __init__(self, split: Split, seq_len: int, seed: int, train: bool, whole: bool = False) -> None:
+    def __init__(self, split: Split | Part, seq_len: int, seed: int, train: bool, whole: bool = False) -> None:
         self.split, self.seq_len, self.seed, self.train, self.whole = split, seq_len, seed, train, whole
         self.epoch = -1
-        self.rows: Split | TextRows | Documents = split
+        self.rows: Split | Part | TextRows | Documents = split
 
-    def of_epoch(self, epoch: int) -> Split | TextRows | Documents:
+    def of_epoch(self, epoch: int) -> Split | Part | TextRows | Documents:
         if self.split.kind == "text" and epoch != self.epoch:
             if self.whole:
                 self.rows = self.rows if isinstance(self.rows, Documents) else Documents(self.split, self.seq_len)
@@ -40,6 +41,10 @@ class Examples:
                 self.rows = TextRows(self.split, self.seq_len, offset=0)
         self.epoch = epoch
         return self.rows
+
+    def read(self, epoch: int, i: int) -> tuple[dict[str, Any], tuple[int, int]]:
+        """Example i as an epoch reads it, and its key."""
+        return self.of_epoch(epoch)[i], (epoch, i)
 
     def held_out(self, i: int) -> dict[str, Any]:
         """Example i; of pairs with `texts`, what it was before it was tokenised, to compare written text with."""
@@ -58,12 +63,37 @@ class Examples:
         return np.minimum(self.split.lengths, self.seq_len)
 
 
+class Mixed:
+    """Several sources as numbered examples, which change from epoch to epoch; see `Places`.
+
+    Args:
+        shares: of each part in an epoch.
+    """
+
+    def __init__(self, parts: Sequence[Part], shares: np.ndarray, seq_len: int, seed: int, whole: bool) -> None:
+        self.parts = [Examples(part, seq_len, seed, train=True, whole=whole) for part in parts]
+        self.places = Places([part.lengths for part in self.parts], shares, seed)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.places.lengths
+
+    def read(self, epoch: int, i: int) -> tuple[dict[str, Any], tuple[int, int]]:
+        source, example, reading = self.places.find(epoch, i)
+        return self.parts[source].of_epoch(reading)[example], (reading, int(self.places.offsets[source]) + example)
+
+    def held_out(self, i: int) -> dict[str, Any]:
+        """What stands there in the first epoch."""
+        source, example, _ = self.places.find(0, i)
+        return self.parts[source].held_out(example)
+
+
 class MicroBatches(Dataset):
     """Item k is micro-batch k % accumulate of optimizer step k // accumulate, as this rank reads it."""
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Examples | Mixed,
         order: Order,
         collate: Collate,
         world: int,
@@ -88,14 +118,14 @@ class MicroBatches(Dataset):
         return self.join([self._collated(epoch, row) for row in rows])
 
     def _collated(self, epoch: int, indices: np.ndarray) -> dict[str, Any]:
-        examples = self.examples.of_epoch(epoch)
-        return self.collate([examples[i] for i in indices.tolist()], [(epoch, i) for i in indices.tolist()])
+        read = [self.examples.read(epoch, i) for i in indices.tolist()]
+        return self.collate([example for example, _ in read], [key for _, key in read])
 
 
 class HeldOut(Dataset):
     """The batches of a split that one rank reads."""
 
-    def __init__(self, examples: Examples, batches: list[np.ndarray], collate: Collate) -> None:
+    def __init__(self, examples: Examples | Mixed, batches: list[np.ndarray], collate: Collate) -> None:
         self.examples, self.batches, self.collate = examples, batches, collate
 
     def __len__(self) -> int:

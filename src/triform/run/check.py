@@ -18,7 +18,7 @@ from triform.run.folder import read_mapping
 from triform.run.help import conf_dir
 
 NEEDED = ("seq_len", "batch_size", "batch_tokens", "num_workers")
-LOADER = (*NEEDED, "packing")
+LOADER = (*NEEDED, "packing", "weights")
 """Keys of `data` that are the data loader's, not the source's; all data sets have the first ones."""
 
 _POSITIVE = (
@@ -248,7 +248,12 @@ def check_arguments(node: Mapping[str, Any], key: str, trust: Sequence[str] = ()
     target = locate(node["_target_"], trust, key)
     parameters = inspect.signature(target).parameters
     any_key = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    own = {"data": LOADER, "model": ("vocab_size", "path"), "tokenizer": ("separate",)}.get(key, ())  # the runner's own
+    own = {
+        "data": LOADER,
+        **({key: LOADER} if key.startswith("data.sources.") else {}),
+        "model": ("vocab_size", "path"),
+        "tokenizer": ("separate",),
+    }.get(key, ())  # the runner's own
     given = [name for name in node if name not in ("_target_", "_partial_", "_args_", *own)]
     name = getattr(target, "__name__", node["_target_"])
     for argument in given:

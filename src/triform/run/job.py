@@ -142,13 +142,21 @@ def settled(config: Mapping[str, Any]) -> dict[str, Any]:
     data = config.get("data", {})
     if data.get("batch_tokens") is not None:
         data["batch_size"] = None  # the default of which need not be taken back
+    if isinstance(data.get("sources"), Mapping):  # of a mixture
+        data["sources"] = {name: dict(source) for name, source in data["sources"].items()}
+    for source in (data, *data.get("sources", {}).values()):
+        _name_files(source)
+    return config
+
+
+def _name_files(data: dict[str, Any]) -> None:
+    """Absolute paths for the files of a source."""
     for name in ("train_files", "validation_files", "test_files"):
         if data.get(name) is not None:
             files = data[name]
             data[name] = [_absolute(file) for file in files] if isinstance(files, list) else _absolute(files)
     if isinstance(data.get("path"), str) and os.path.isdir(os.path.expanduser(data["path"])):  # else a name on the hub
         data["path"] = _absolute(data["path"])
-    return config
 
 
 def _absolute(file: Any) -> Any:

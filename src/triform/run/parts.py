@@ -120,10 +120,18 @@ def check_same(folder: RunFolder, kept: Origin, now: Origin) -> None:
 
 def _source(config: Mapping[str, Any]) -> tuple[Source, Recipe]:
     trust = config["trust"]
-    source = build({key: value for key, value in config["data"].items() if key not in LOADER}, trust, "data")
+    own = own_keys(config["data"])
+    if isinstance(own.get("sources"), Mapping):  # of a mixture
+        own["sources"] = {name: own_keys(source) for name, source in own["sources"].items()}
+    source = build(own, trust, "data")
     node = {key: value for key, value in config["tokenizer"].items() if key != "separate"}
     recipe = build(node, trust, "tokenizer")
     return source, Separate(recipe, recipe) if config["tokenizer"].get("separate") else recipe
+
+
+def own_keys(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a data set's config is its source's."""
+    return {key: value for key, value in node.items() if key not in LOADER}
 
 
 def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:
