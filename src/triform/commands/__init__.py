@@ -13,6 +13,7 @@ COMMANDS = {
     "sweep": "how far a sweep is, go on with it, retry what failed, add to it",
     "evaluate": "measure a trained model on a split of its data",
     "generate": "let a trained model write",
+    "attention": "where a model looks, as pictures and a page",
     "chat": "talk with a model that has learnt conversations",
     "translate": "the target of each line of standard input",
     "classify": "the class of each line of standard input",
