@@ -18,7 +18,7 @@ SIGNIFICANT = 0.05
 SEARCHED = 8
 """Variants from which on a numeric key's values are a search: they get slices and importances."""
 PER_TOKEN = ("loss", "perplexity")
-BATCHING = ("seq_len", "batch_size", "batch_tokens", "num_workers", "seed")
+BATCHING = ("seq_len", "batch_size", "batch_tokens", "packing", "num_workers", "seed")
 
 
 @dataclass
