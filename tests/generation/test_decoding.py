@@ -11,7 +11,6 @@ from tests.models.composed import VOCAB_SIZE, build, chosen, ids
 from triform.generation import generate
 from triform.generation.decoding import _checked
 from triform.layers.cache import KVCache
-from triform.models.heads import ClassificationHead
 from triform.models.output import ModelOutput
 
 PARTS = [chosen(group, name) for group, name in EVERY_PART if group in ("attention", "position")]
@@ -267,11 +266,49 @@ def test_refuses_a_mask_that_does_not_fit(mask: Tensor) -> None:
         _checked(tiny("decoder"), ids(2, 7), mask, {})
 
 
-def test_refuses_a_model_of_classes() -> None:
-    model = tiny("decoder")
-    model.head = ClassificationHead(model.embedding, n_classes=3, dropout=0.0, transform=None)
-    with pytest.raises(ValueError, match="ClassificationHead gives classes logits, and no tokens"):
+@pytest.mark.parametrize(
+    ("wrong", "others", "message"),
+    [
+        (ids(7), {}, r"input_ids are torch\.int64 \[7\]; give whole numbers, a row for each prompt, such as torch"),
+        (torch.rand(2, 7), {}, r"input_ids are torch\.float32 \[2, 7\]; give whole numbers"),
+        (ids(2, 7), {"eos_id": [1, 2]}, r"eos_id=\[1, 2\] is no token; give the number of one"),
+    ],
+)
+def test_refuses_what_is_no_batch_of_tokens(wrong: Tensor, others: dict[str, Any], message: str) -> None:
+    """Where no annotation is checked."""
+    with pytest.raises(ValueError, match=message):
+        _checked(tiny("decoder"), wrong, None, others)
+
+
+@pytest.mark.parametrize("name", ["max_new_tokens", "num_beams", "top_k"])
+def test_counts_are_whole(name: str) -> None:
+    arguments: dict[str, Any] = {"max_new_tokens": 5, name: True}
+    with pytest.raises(ValueError, match=rf"generate: {name}=True is no whole number; set it to one"):
+        generate(tiny("decoder"), ids(2, 7), **arguments)
+
+
+@pytest.mark.parametrize("head", ["classification", "regression", "hidden_states"])
+def test_refuses_a_model_that_does_not_write(head: str) -> None:
+    model = tiny("decoder", f"model/head={head}")
+    with pytest.raises(ValueError, match=rf"generate: {type(model.head).__name__} gives no logits of tokens; take a"):
         generate(model, ids(2, 7), max_new_tokens=5)
+
+
+def test_leaves_every_module_in_its_mode() -> None:
+    model = tiny("decoder").train()
+    model.stack.eval()
+    before = [module.training for module in model.modules()]
+    generate(model, ids(2, 7), max_new_tokens=2)
+    assert [module.training for module in model.modules()] == before
+    assert set(before) == {True, False}
+
+
+def test_weights_that_are_no_numbers_give_tokens_all_the_same() -> None:
+    """As greedily: such a model is looked at while it is trained, and must not end the run."""
+    model = tiny("decoder")
+    torch.nn.init.constant_(model.embedding.table.weight, float("nan"))
+    for drawn in (True, False):
+        assert generate(model, ids(2, 7), max_new_tokens=2, do_sample=drawn).max() < VOCAB_SIZE
 
 
 def test_what_is_written_may_be_used_in_training() -> None:

@@ -13,7 +13,7 @@ from triform.generation.rows import PromptReader, Reader, Rows, TargetReader
 from triform.generation.sampling import Repetition, Sampler, greedy, random_numbers
 from triform.models.decoder import Decoder
 from triform.models.encoder_decoder import EncoderDecoder
-from triform.models.heads import ClassificationHead
+from triform.models.heads import ClassificationHead, HiddenStates, RegressionHead
 
 
 def generate(
@@ -64,10 +64,13 @@ def generate(
 
     Raises:
         ValueError: an encoder-only model or one without token logits, `start_id` missing, a prompt that is empty,
-            padded on the right or longer than `max_seq_len`, ids or a mask that do not fit, `max_new_tokens` < 1,
-            `vocab_size` < 1, `length_penalty` not finite or huge, `num_beams` > 1 with `do_sample`; see also `Sampler`,
-            `Repetition` and `BeamSearch`.
+            padded on the right or longer than `max_seq_len`, ids or a mask that do not fit, `max_new_tokens` < 1, a
+            count that is not whole, `vocab_size` < 1, `length_penalty` not finite or huge, `num_beams` > 1 with
+            `do_sample`; see also `Sampler`, `Repetition` and `BeamSearch`.
     """
+    for name, number in {"max_new_tokens": max_new_tokens, "num_beams": num_beams, "top_k": top_k}.items():
+        if number is not None and (isinstance(number, bool) or not hasattr(number, "__index__")):
+            raise ValueError(f"generate: {name}={number!r} is no whole number; set it to one")
     if max_new_tokens < 1:
         raise ValueError(f"generate: max_new_tokens={max_new_tokens} asks for nothing; set it to at least 1")
     if vocab_size is not None and vocab_size < 1:
@@ -88,7 +91,7 @@ def generate(
         raise ValueError(f"generate: {type(plain).__name__} writes no text; set model=decoder or model=encoder_decoder")
     padding_mask = _checked(plain, input_ids, padding_mask, {"eos_id": eos_id, "start_id": start_id})
 
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]  # some may be in another than the rest
     model.eval()
     try:
         with torch.inference_mode():
@@ -104,7 +107,8 @@ def generate(
                 out = _write(rows, n_steps, sampler, numbers, repetition, vocab_size, eos_id, pad_id, on_token)
         return out.clone()  # outside of inference mode: an ordinary tensor
     finally:
-        model.train(was_training)
+        for module, training in modes:
+            module.training = training
 
 
 def _begin(
@@ -186,7 +190,7 @@ def _write(
 
 
 def _checked(
-    model: Decoder | EncoderDecoder, input_ids: Tensor, padding_mask: Tensor | None, others: dict[str, int | None]
+    model: Decoder | EncoderDecoder, input_ids: Tensor, padding_mask: Tensor | None, others: dict[str, Any]
 ) -> Tensor | None:
     """The mask; None where nothing is padded.
 
@@ -194,14 +198,19 @@ def _checked(
         ValueError: see `generate`.
     """
     what = "prompt" if isinstance(model, Decoder) else "source"
+    if input_ids.ndim != 2 or input_ids.dtype not in (torch.int64, torch.int32):
+        raise ValueError(
+            f"generate: input_ids are {input_ids.dtype} {list(input_ids.shape)}; give whole numbers, a row for each "
+            f"{what}, such as torch.tensor([ids])"
+        )
     n_rows, length = input_ids.shape
     if n_rows == 0 or length == 0:
         raise ValueError(
             f"generate: input_ids are {n_rows} rows of {length} tokens; give at least one {what} of one token"
         )
-    if isinstance(model.head, ClassificationHead):
+    if isinstance(model.head, ClassificationHead | RegressionHead | HiddenStates):
         raise ValueError(
-            "generate: ClassificationHead gives classes logits, and no tokens; take a model that was trained to write"
+            f"generate: {type(model.head).__name__} gives no logits of tokens; take a model that was trained to write"
         )
     if padding_mask is not None:
         if padding_mask.shape != input_ids.shape or padding_mask.dtype != torch.bool:
@@ -222,6 +231,8 @@ def _checked(
     for name, token in given:
         source = name == "input_ids" and isinstance(model, EncoderDecoder)
         vocab_size: Any = model.source_vocab_size if source else model.vocab_size
+        if token is not None and not hasattr(token, "__index__"):
+            raise ValueError(f"generate: {name}={token!r} is no token; give the number of one")
         if token is not None and not 0 <= token < vocab_size:
             raise ValueError(
                 f"generate: {name}: token {token} is not one of model.vocab_size={vocab_size}; give ids of the "

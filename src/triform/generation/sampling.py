@@ -50,7 +50,9 @@ class Sampler:
         logits = (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
         sums = self.cut(logits).softmax(dim=-1).double().cumsum(dim=-1)
         passed = numbers[:, None] * sums[:, -1:]
-        return torch.searchsorted(sums, passed, right=True)[:, 0]
+        # Of a model with weights that are no numbers nothing is passed, and an index beyond the last ends on a GPU in
+        # an assertion of the device.
+        return torch.searchsorted(sums, passed, right=True)[:, 0].clamp(max=sums.shape[1] - 1)
 
     def cut(self, logits: Float[Tensor, "batch vocab_size"]) -> Float[Tensor, "batch vocab_size"]:
         """The logits with those of the tokens that may not be drawn at -inf."""
