@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from lightning.pytorch.loggers import CSVLogger, Logger
 
-from triform.training.loggers import Background, tensorboard_logger, wandb_id, wandb_logger
+from triform.training.loggers import Background, sweep_of, tensorboard_logger, wandb_id, wandb_logger
 
 RECORD = """
 import sys
@@ -211,3 +211,11 @@ class serve:
         self.over.set()
         self.server.shutdown()
         self.server.server_close()
+
+
+def test_runs_of_a_sweep_belong_together(tmp_path: Path) -> None:
+    folder = tmp_path / "dates-abc123" / "7"
+    folder.mkdir(parents=True)
+    assert sweep_of(folder) is None
+    (tmp_path / "dates-abc123" / "manifest.json").touch()
+    assert sweep_of(folder) == "dates-abc123"

@@ -13,7 +13,7 @@ EXAMPLES = (
     ("python train.py data=labelled data.train_files=x.tsv", "your own labelled texts"),
     ("python train.py experiment=stdlib model.d_model=256", "a recipe, with a change"),
     ("python train.py model/attention=grouped_query", "another part in every block"),
-    ("python train.py -m model/position=learned,rotary seed=0,1", "every combination, one run after the other"),
+    ("python train.py -m model/position=learned,rotary seed=0,1", "every combination, jobs at once; docs/sweeps.md"),
     ("python train.py debug=overfit", "is it able to learn one batch?"),
 )
 
@@ -35,6 +35,7 @@ COMMANDS = (
     ("triform plan ...", "what train.py would do, with -m a whole sweep: sizes, memory, hours; nothing is written"),
     ("triform resume RUN", "go on with a run that was stopped, bit for bit"),
     ("triform rerun RUN key=value", "the same run again, with a change"),
+    ("triform sweep status FOLDER", "how far a sweep is; also resume, retry, extend"),
     ("triform evaluate RUN --split test", "measure its best checkpoint"),
     ("triform generate RUN --prompt TEXT", "let its best checkpoint write"),
 )

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -75,6 +76,16 @@ def start_all(
     with handling(forward):
         processes.start()
         return processes.wait()
+
+
+def warm(preload: Sequence[str] = ()) -> None:
+    """Start the server that processes are forked from, which then imports beside what this process does.
+
+    Args:
+        preload: further modules that it imports.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOAD, *preload])
+    forkserver.ensure_running()
 
 
 class Processes:

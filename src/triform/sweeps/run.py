@@ -16,7 +16,7 @@ from triform.run.compose import CONFIG_NAME
 from triform.run.errors import BadInput, nearest, one_line
 from triform.run.folder import read_mapping
 from triform.run.help import conf_dir
-from triform.run.ranks import handling
+from triform.run.ranks import handling, warm
 from triform.sweeps.compose import Composed, compose_job, config_of, figures_of, monitor_of
 from triform.sweeps.driver import Driver, exit_code
 from triform.sweeps.launcher import Launcher
@@ -247,8 +247,9 @@ def launcher_of(settings: Mapping[str, Any], folder: SweepFolder, adaptive: bool
     """
     kind = settings["launcher"]
     if kind == "local":
-        from triform.sweeps.local import Local, visible_gpus
+        from triform.sweeps.local import PRELOAD, Local, visible_gpus
 
+        warm(PRELOAD)
         jobs = None if settings["jobs"] == "auto" else _number(settings, "jobs")
         return Local(jobs, _number(settings, "per_gpu"), visible_gpus())
     if kind == "slurm":

@@ -67,7 +67,8 @@ def _parameter(values: "Interval | Sequence[str]") -> Mapping[str, Any]:
     if isinstance(values, Interval):
         kind = ("q_log_uniform_values" if values.log else "int_uniform") if values.whole else None
         kind = kind or ("log_uniform_values" if values.log else "uniform")
-        return {"distribution": kind, "min": values.start, "max": values.end}
+        number = int if values.whole else float
+        return {"distribution": kind, "min": number(values.start), "max": number(values.end)}
     return {"values": [yaml.safe_load(value) if _is_plain(value) else value for value in values]}
 
 
