@@ -27,7 +27,7 @@ def test_resolves_names_lists_and_globs_in_order(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_its_files_of_a_known_ending(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    b, a = write(tmp_path, "b", "b.TSV"), write(tmp_path, gzip.compress(b"a"), "a.txt.gz")
+    b, a = write(tmp_path, "b", "b.TSV"), write(tmp_path, gzip.compress(b"a", mtime=0), "a.txt.gz")
     write(tmp_path, "c", "c.png")
     write(tmp_path, "d", ".d.txt")
     assert resolve(str(tmp_path), KEY, ENDINGS) == resolve(str(tmp_path), KEY, ENDINGS) == [a, b]
@@ -71,10 +71,10 @@ def test_refuses_files(tmp_path: Path, name: str | None, message: str) -> None:
         ("x.txt", "\ufeffé\n".encode("utf-32-le"), "utf-8", "é\n"),
         ("x.txt", b"caf\xe9\n", "latin-1", "café\n"),
         ("x.txt", "é\n".encode("utf-16-le"), "utf-16-le", "é\n"),
-        ("x.txt.gz", gzip.compress("\ufeffé\r\n".encode()), "utf-8", "é\r\n"),
-        ("x.txt", gzip.compress(b"under a plain name"), "utf-8", "under a plain name"),
+        ("x.txt.gz", gzip.compress("\ufeffé\r\n".encode(), mtime=0), "utf-8", "é\r\n"),
+        ("x.txt", gzip.compress(b"under a plain name", mtime=0), "utf-8", "under a plain name"),
         ("x.txt.gz", b"plain under .gz", "utf-8", "plain under .gz"),
-        ("x.txt.gz", gzip.compress(b"one ") + gzip.compress(b"two"), "utf-8", "one two"),
+        ("x.txt.gz", gzip.compress(b"one ", mtime=0) + gzip.compress(b"two", mtime=0), "utf-8", "one two"),
         ("x.txt", "a\u2028b\x85c\x0bd\x0ce\n".encode(), "utf-8", "a\u2028b\x85c\x0bd\x0ce\n"),
     ],
 )
@@ -102,12 +102,12 @@ def small_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("x.txt", "one".encode("utf-16-le"), r"x\.txt, line 1 holds a NUL .* such as utf-16-le, set data\.encoding"),
         (
             "x.txt.gz",
-            gzip.compress(b"whole text" * 99)[:-12],
+            gzip.compress(b"whole text" * 99, mtime=0)[:-12],
             r"x\.txt\.gz cannot be read \(its gzip data is cut short",
         ),
-        ("x.txt.gz", gzip.compress(b"whole text")[:-8] + b"12345678", r"x\.txt\.gz cannot be read \(CRC check failed"),
-        ("x.txt.gz", gzip.compress(b"text") + b"more", r"x\.txt\.gz cannot be read \(Not a gzipped file"),
-        ("x.txt.gz", gzip.compress(b""), r"x\.txt\.gz is empty"),
+        ("x.txt.gz", gzip.compress(b"whole text", mtime=0)[:-8] + b"12345678", r"x\.txt\.gz cannot be read \(CRC check failed"),
+        ("x.txt.gz", gzip.compress(b"text", mtime=0) + b"more", r"x\.txt\.gz cannot be read \(Not a gzipped file"),
+        ("x.txt.gz", gzip.compress(b"", mtime=0), r"x\.txt\.gz is empty"),
         ("x.txt", b"\xef\xbb\xbf", r"x\.txt is empty"),
     ],
 )

@@ -140,7 +140,7 @@ def test_faults_of_rows_are_named(tmp_path: Path, rows: list[dict[str, Any]], me
     [
         ("train.parquet", b"PAR1 and no more"),
         ("train.jsonl", b'{"text": "a", "label"'),
-        ("train.jsonl.gz", gzip.compress(b'{"text": "a", "label": "b"}\n' * 99)[:-12]),
+        ("train.jsonl.gz", gzip.compress(b'{"text": "a", "label": "b"}\n' * 99, mtime=0)[:-12]),
         ("train.xyz", b"unknown"),
     ],
 )
