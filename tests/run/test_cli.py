@@ -77,6 +77,16 @@ REFUSED = [
         ["the model reads images, not data of kind labelled"],
     ),
     (["model=decoder", "+model/embedding=patches"], ["model.embedding: Decoder takes no such key"]),
+    (
+        ["data=digits", "model.embedding.image_size=4", "model.max_seq_len=5"],
+        ["images of 1 x 8 x 8", "do not fit the 1 x 4 x 4 of the model", "set model.embedding.channels=1 and"],
+    ),
+    (
+        ["data=digits", "model.max_seq_len=20"],
+        ["data.seq_len=20: the model makes 17 vectors of an image; set data.seq_len and model.max_seq_len to 17"],
+    ),
+    (["data=digits", "model=encoder"], ["the model reads tokens, not data of kind images"]),
+    (["data=images", "data.train_files=x.tsv"], ["data.train_files=", "is no folder"]),
     (["task=causal_lm"], ["CausalLM learns from text, not from data of kind pairs", "task=seq2seq"]),
     (["trainer.devices=1000"], ["trainer.devices=1000 is more than the", "CPU cores"]),
     (["trainer.accelerator=gpu"], ["GPUs of this machine"]),

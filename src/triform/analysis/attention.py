@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from triform.analysis.plots import save
 from triform.layers.attention import capture_weights
 from triform.run.load import Loaded
 from triform.tasks.seq2seq import Seq2Seq
@@ -46,7 +48,8 @@ def attention_maps(loaded: Loaded, source: str, target: str | None) -> list[Maps
     Raises:
         ValueError: the model reads images or has no place for a target, or the texts are longer than it takes.
     """
-    model, tokens, family = loaded.model, loaded.tokenizer, loaded.family
+    model: Any = loaded.model
+    tokens, family = loaded.tokenizer, loaded.family
     if getattr(getattr(model, "embedding", None), "reads", "tokens") != "tokens":
         raise ValueError(f"{loaded.folder.path} reads images, not text; name a run of text")
     if family == "encoder" and target is not None:
@@ -125,7 +128,7 @@ def draw(maps: Maps, out: Path) -> None:
                     range(len(shown)), [piece.replace("$", r"\$") for piece in shown], rotation=turn, fontsize=6
                 )
     figure.suptitle(f"{maps.name}: from tokens that look (rows) to what they look at (columns)", fontsize=8)
-    figure.savefig(out)
+    save(figure, out)
 
 
 def page(maps: Sequence[Maps], title: str) -> str:

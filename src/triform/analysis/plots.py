@@ -62,7 +62,7 @@ def loss_curve(metrics_csv: Path, out: Path) -> None:
     if losses.size or validation.size:
         upper.legend(frameon=False)
     _plain(upper)
-    _save(figure, out)
+    save(figure, out)
 
 
 def alignment(
@@ -117,7 +117,7 @@ def alignment(
             label.set_rotation(90 if len(token) > 1 else 0)
         axes.spines[:].set_color(GREY)
         above += down + gap
-    _save(figure, out)
+    save(figure, out)
 
 
 def _visible(token: str) -> str:
@@ -131,8 +131,9 @@ def _plain(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _save(figure: Figure, out: Path) -> None:
+def save(figure: Figure, out: Path) -> None:
+    """As a picture; a character that the font lacks becomes a box."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a box is drawn instead
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(out)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from triform.commands.generate import WRITE, add_draw, check_draw, write
 from triform.commands.parser import parser
@@ -41,7 +41,8 @@ def main(arguments: list[str]) -> int:
             f"{options.run}: a model trained on {type(loaded.objective).__name__} has learnt no conversation; talk "
             "with one of task=chat, or let it continue a text: triform generate"
         )
-    history = History(Chat(template), loaded.tokenizer, loaded.model.max_seq_len, options.system)
+    model: Any = loaded.model
+    history = History(Chat(template), loaded.tokenizer, model.max_seq_len, options.system)
     for text in _messages():
         try:
             ids = history.asked(text)
