@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -199,9 +199,15 @@ def _node(architecture: Architecture, settings: Settings, tensors: Mapping[str, 
         raise BadInput(f"{settings.where}: {one_line(error)}; fetch the file again") from error
     try:
         overrides = [f"{key}={_word(value)}" for key, value in choice.overrides.items()]
-        node: dict[str, Any] = compose(["experiment=none", f"model={choice.preset}", *overrides])["model"]
+        return copy.deepcopy(_composed(f"model={choice.preset}", *overrides))
     except ValueError as error:
         raise BadInput(f"{settings.where}: {one_line(error)}") from error
+
+
+@lru_cache(maxsize=64)
+def _composed(*overrides: str) -> dict[str, Any]:
+    """Not to be changed. What is read is often written again, and read back for that: composing takes the most time."""
+    node: dict[str, Any] = compose(["experiment=none", *overrides])["model"]
     return node
 
 
