@@ -1,5 +1,6 @@
 """Training that begins with weights of a folder or a run."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from triform.commands import main
 from triform.data.tokenizers import Byte
 from triform.run.cli import main as train
 from triform.run.compose import compose
-from triform.run.initial import fill
+from triform.run.initial import expanded, fill
 from triform.run.parts import model_factory
 
 TEXT = "the cat sat on the mat, and the dog did not.\n" * 40
@@ -45,6 +46,14 @@ def run(folder: Path, *overrides: str) -> Path:
     assert train([*QUICK, f"paths.outputs={folder}", *overrides]) == 0
     (config,) = folder.glob("*/*/config.yaml")
     return config.parent
+
+
+@pytest.mark.parametrize("name", ["mö del, x=1", "it's", "[a] {b} (c)"])
+@pytest.mark.parametrize("quote", ["", "'"])
+def test_a_folder_of_any_name(folder: Path, tmp_path: Path, name: str, quote: str) -> None:
+    model = shutil.copytree(folder, tmp_path / name)
+    config = compose(expanded(["model=from_pretrained", f"model.path={quote}{model}{quote}"]))
+    assert (config["model"]["path"], config["tokenizer"]["path"]) == (str(model), str(model))
 
 
 def test_the_first_step_sees_the_weights_of_the_folder(folder: Path, text: Path, tmp_path: Path) -> None:

@@ -174,5 +174,5 @@ def expanded(arguments: Sequence[str]) -> list[str]:
                 f"model.path={path} has no tokenizer.json or tokenizer.model, and another one gives its embeddings "
                 "other tokens; choose the one it was trained with: tokenizer=pretrained tokenizer.path=FOLDER"
             )
-        chosen += ["tokenizer=pretrained", f"tokenizer.path={json.dumps(str(tokens.resolve()))}"]
+        chosen += ["tokenizer=pretrained", f"tokenizer.path={json.dumps(str(tokens.resolve()), ensure_ascii=False)}"]
     return [*chosen, *words]
