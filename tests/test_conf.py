@@ -120,7 +120,11 @@ def overrides_for(group: str, option: str, files: Path) -> list[str]:
     words = [*TINY, f"paths.outputs={files}", f"paths.cache={files}/cache"]
     words += [word.format(files) for word in OWN_FILES.get(recipe, [])]
     words += DATES if recipe == "dates" else []
-    words += ["tokenizer.vocab_size=300"] if recipe not in ("dates", *IMAGES) or (group, option) == ("tokenizer", "bpe") else []
+    words += (
+        ["tokenizer.vocab_size=300"]
+        if recipe not in ("dates", *IMAGES) or (group, option) == ("tokenizer", "bpe")
+        else []
+    )
     words += ["task=masked_lm"] if reads_both_ways else []
     words += [f"tokenizer.path={files}/tokenizer"] if option == "pretrained" else []
     words += ["model.n_kv_heads=1"] if group == "model" and option.startswith(GROUPED) else []
