@@ -16,7 +16,7 @@ TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 TINY = (
     *("data.n_train=200", "data.n_validation=20", "data.n_test=20", "data.batch_size=10"),
     *("model.d_model=16", "model.n_heads=2", "model.n_layers=1", "model.d_ff=24"),
-    *("trainer.max_steps=20", "trainer.val_interval=10", "logger=csv"),
+    *("trainer.max_steps=20", "trainer.val_interval=10", "logger=csv", "hydra.launcher.jobs=1"),
 )
 
 
@@ -31,7 +31,7 @@ def main() -> None:
         trained = sum(json.loads((sweep / str(job["number"]) / "summary.json").read_text())["seconds"] for job in jobs)
         running = sum(job["seconds"] for job in jobs)
     print(done.stdout.splitlines()[-1])
-    print(f"{N_JOBS} jobs: {seconds:.1f} s, of which {trained:.1f} s training")
+    print(f"{N_JOBS} jobs, one after the other: {seconds:.1f} s, of which {trained:.1f} s training")
     print(f"beyond training: {seconds - trained:.1f} s; before and after the jobs: {seconds - running:.1f} s")
     print(f"of each job beyond its training, its pictures and samples included: {(running - trained) / N_JOBS:.2f} s")
 
