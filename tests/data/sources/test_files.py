@@ -105,7 +105,11 @@ def small_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             gzip.compress(b"whole text" * 99, mtime=0)[:-12],
             r"x\.txt\.gz cannot be read \(its gzip data is cut short",
         ),
-        ("x.txt.gz", gzip.compress(b"whole text", mtime=0)[:-8] + b"12345678", r"x\.txt\.gz cannot be read \(CRC check failed"),
+        (
+            "x.txt.gz",
+            gzip.compress(b"whole text", mtime=0)[:-8] + b"12345678",
+            r"x\.txt\.gz cannot be read \(CRC check failed",
+        ),
         ("x.txt.gz", gzip.compress(b"text", mtime=0) + b"more", r"x\.txt\.gz cannot be read \(Not a gzipped file"),
         ("x.txt.gz", gzip.compress(b"", mtime=0), r"x\.txt\.gz is empty"),
         ("x.txt", b"\xef\xbb\xbf", r"x\.txt is empty"),
