@@ -98,7 +98,7 @@ def _schema() -> dict[str, tuple[str, ...]]:
     """Keys of the sections that are no class's arguments, as their own YAML files state them."""
     train = read_mapping(conf_dir() / "train.yaml")
     groups = [key for entry in train["defaults"] if isinstance(entry, dict) for key in entry]
-    groups = [key for key in groups if not key.startswith("override ") and key not in ("experiment", "debug")]
+    groups = [key for key in groups if not key.startswith("override ") and key not in ("experiment", "debug", "search")]
     return {
         "": (*groups, *(key for key in train if key not in ("defaults", "hydra"))),
         "paths": tuple(train["paths"]),

@@ -115,6 +115,10 @@ def _hydra(arguments: Sequence[str], finish: Finish | None) -> int:
         try:
             from triform.run.job import run
 
+            if HydraConfig.get().sweeper.get("space"):
+                raise BadInput(
+                    f"search={HydraConfig.get().runtime.choices.get('search')}: one run searches nothing; add -m"
+                )
             result = run(plain(config, HydraConfig.get()), typed(arguments), finish)
             code = code or result  # hydra/sweeper=basic calls this for each of its jobs
         except SystemExit as stop:  # somebody else's: a run returns its code

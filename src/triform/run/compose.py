@@ -40,7 +40,8 @@ def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[
     `data=X` without an `experiment=` means `experiment=X` where there is a recipe of that name, else none. What a
     recipe sets for a class is dropped where another class is chosen: `optimizer=muon` has Muon's own learning rate,
     not the recipe's for AdamW. Optimizer and scheduler are tuned together; choosing either drops both. What a model
-    sets for a part is dropped where another part is chosen that has no such key.
+    sets for a part is dropped where another part is chosen that has no such key. A space to search, `search=X`, means
+    `hydra/sweeper=optuna`.
 
     Args:
         folders: config folders of the user's own, searched before triform's.
@@ -58,6 +59,8 @@ def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[
     if recipe is None and data is not None and not _is_sweep(data):
         recipe = data if _file(f"experiment/{data}", folders) is not None else "none"
         brought = [f"experiment={recipe}"]
+    if _choice(arguments, "search") not in (None, "none") and _choice(arguments, "hydra/sweeper") is None:
+        brought.append("hydra/sweeper=optuna")
     taken_back = [*_dropped(arguments, recipe, folders), *_misfits(arguments, recipe, folders)]
     taken_back = [word for word in taken_back if word not in arguments]  # a sweep calls twice
     return [*taken_back, *arguments, *brought]

@@ -101,6 +101,47 @@ def monitor_of(settings: Mapping[str, Any], jobs: Sequence[Composed]) -> dict[st
     return {"name": full, "mode": mode}
 
 
+COSTS = {
+    **dict.fromkeys(("parameters", "flops_per_token", "seconds", "peak_memory_bytes"), "min"),
+    "tokens_per_second": "max",
+}
+"""Figures of a run's summary that a search may weigh up against a validation figure, and which end of them is best."""
+
+
+def objectives_of(settings: Mapping[str, Any], jobs: Sequence[Composed]) -> list[dict[str, str]]:
+    """The figure that the jobs are judged by, and others that a search weighs up against it.
+
+    Raises:
+        BadInput: one of them is not logged, or nothing says which way it improves.
+    """
+    names, modes = settings.get("metric"), settings.get("mode")
+    if not isinstance(names, list):
+        return [monitor_of(settings, jobs)]
+    modes = [modes] * len(names) if modes is None else modes
+    if not isinstance(modes, list) or len(modes) != len(names) or not names:
+        raise BadInput(
+            f"hydra.sweeper.mode={modes} does not fit hydra.sweeper.metric={names}; give each figure min or max, or "
+            "leave mode out"
+        )
+    found = []
+    for place, (name, mode) in enumerate(zip(names, modes, strict=True)):
+        if name in COSTS and place:
+            if mode not in (None, "min", "max"):
+                raise BadInput(f"hydra.sweeper.mode: {mode} for {name}; set it to min or max")
+            found.append({"name": name, "mode": mode or COSTS[name]})
+        elif name in COSTS:
+            raise BadInput(f"hydra.sweeper.metric={names}: name a validation figure first, such as loss, then {name}")
+        elif (
+            place
+            and f"validation/{name}".removeprefix("validation/validation/") not in jobs[0].figures
+            and (near := nearest(name, COSTS))
+        ):
+            raise BadInput(f"hydra.sweeper.metric: {name} is not logged{near}; there are {', '.join(COSTS)}")
+        else:
+            found.append(monitor_of({"metric": name, "mode": mode}, jobs))
+    return found
+
+
 def make_folder(folder: RunFolder, job: Job, made: Composed) -> None:
     """Write the run folder of a job that has not begun; what a driver left there that was killed meanwhile goes.
 

@@ -61,6 +61,7 @@ class Manifest:
         sweeper: settings of what chooses the jobs.
         launcher: settings of what runs them.
         monitor: figure that they are judged by, and whether its "min" or "max" is best.
+        further: figures that a search weighs up against it.
     """
 
     typed: list[str]
@@ -70,6 +71,7 @@ class Manifest:
     launcher: dict[str, Any]
     monitor: dict[str, str]
     jobs: list[Job] = field(default_factory=list)
+    further: list[dict[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

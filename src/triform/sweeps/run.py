@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from triform.run.check import check_name
@@ -17,11 +18,11 @@ from triform.run.errors import BadInput, nearest, one_line
 from triform.run.folder import read_mapping
 from triform.run.help import conf_dir
 from triform.run.ranks import handling, warm
-from triform.sweeps.compose import Composed, compose_job, config_of, figures_of, monitor_of
+from triform.sweeps.compose import Composed, compose_job, config_of, figures_of, objectives_of
 from triform.sweeps.driver import Driver, exit_code
 from triform.sweeps.launcher import Launcher
 from triform.sweeps.manifest import FAILED, OVER, RUNNING, WAITING, Job, Manifest, SweepFolder, counted, held
-from triform.sweeps.samplers import Sampler, sampler, split
+from triform.sweeps.samplers import Sampler, kind_of, sampler, split
 from triform.sweeps.view import View, conclude
 
 NOT_PART = ("traceback", "trust", "paths.cache")
@@ -39,16 +40,16 @@ def sweep(config: DictConfig, arguments: Sequence[str]) -> None:
         SystemExit: always, with the sweep's exit code, because Hydra drops what a sweeper returns.
     """
     hydra = config.hydra
-    fixed, swept = split(arguments)
+    fixed, swept = split([word for word in arguments if word.partition("=")[0] != "search"])  # its space is a setting
     flags = _flags(hydra)
     settings = _settings(hydra.sweeper)
     if settings.get("file") is not None:
         settings["file"] = os.path.abspath(os.path.expanduser(settings["file"]))
     launcher = _settings(hydra.launcher) | {"launcher": str(hydra.runtime.choices.get("hydra/launcher"))}
-    chosen = sampler(settings, swept)
+    chosen = sampler(settings, swept, fixed)
     manifest = Manifest(
         typed=[*arguments, *(word for word in map(str, hydra.overrides.hydra) if word != "hydra.mode=MULTIRUN")],
-        key=_key(settings, fixed, flags, [one.get_key_element() for one in swept]),
+        key=_key(settings, fixed, flags, swept),
         fixed=[*fixed, *flags],
         sweeper=settings,
         launcher=launcher,
@@ -89,10 +90,12 @@ def start(manifest: Manifest, chosen: Sampler, name: str | None, retry: bool) ->
             raise BadInput(f"{folder.path} is there, but no sweep; choose another hydra.sweeper.name, or leave it out")
         composed = plan(manifest, chosen, running, trust, reconcile(folder, manifest))
         if known is not None and known.sweeper.get("metric") == manifest.sweeper.get("metric"):
-            manifest.monitor = known.monitor
+            manifest.monitor, manifest.further = known.monitor, known.further
         else:
-            jobs = list(composed.values()) or [compose_job(manifest.jobs[0], running, trust)]
-            manifest.monitor = monitor_of(manifest.sweeper, jobs)
+            jobs = list(composed.values()) or [
+                compose_job(Job(0, words, [*manifest.fixed, *words]), running, trust) for words in chosen.examples()
+            ]
+            manifest.monitor, *manifest.further = objectives_of(manifest.sweeper, jobs)
         if known is None:
             _make(folder)
             stack.enter_context(held(folder))
@@ -137,13 +140,14 @@ def widened(manifest: Manifest, widen: Sequence[str], trials: int) -> Sampler:
     settings = manifest.sweeper
     _, swept = split(_task_words(manifest.typed))
     if trials:
-        if "n_jobs" not in settings:
+        count = next((key for key in ("n_jobs", "n_trials") if key in settings), None)
+        if count is None:
             raise BadInput("--trials adds jobs to a search, and this sweep is none; add values instead: key=a,b")
-        settings["n_jobs"] += trials
+        settings[count] += trials
     if not widen:
-        return sampler(settings, swept)
-    if settings["sampler"] != "grid":
-        raise BadInput(f"a {settings['sampler']} sweep has no values to add to; see triform sweep extend --help")
+        return sampler(settings, swept, manifest.fixed)
+    if (kind := kind_of(settings)) != "grid":
+        raise BadInput(f"a {kind} sweep has no values to add to; see triform sweep extend --help")
     alone, several = split(widen)
     values: dict[str, list[str]] = {}
     for job in manifest.jobs:
@@ -177,7 +181,7 @@ def plan(
         BadInput: one of them cannot run.
     """
     chosen.begin(jobs)
-    while not chosen.adaptive or not manifest.jobs:
+    while not chosen.adaptive:
         number = max((job.number for job in manifest.jobs), default=-1) + 1
         varied = chosen.ask(number)
         if varied is None:
@@ -213,12 +217,15 @@ def drive(
     goes_on = f"; goes on: {counted(manifest.jobs)}" if folder.manifest.exists() else ""
     print(f"sweep: {len(manifest.jobs)} runs in {folder.path}{goes_on}", flush=True)
     folder.write(manifest)
+    chosen.open(folder, manifest)
     asked: list[int] = []
     with handling(lambda number, frame: asked.append(number)):
         with View(folder, manifest) as view:
             Driver(folder, manifest, chosen, running, view, composed, trust, asked).run(again)
         compare(folder, manifest)
         conclude(folder, manifest)
+        for line in chosen.conclusions():
+            print(line, flush=True)
     return exit_code(manifest.jobs)
 
 
@@ -325,10 +332,16 @@ def _task_words(typed: Sequence[str]) -> list[str]:
     return [word for word in typed if not word.lstrip("+~").startswith(("hydra.", "hydra/"))]
 
 
-def _key(settings: Mapping[str, Any], fixed: Sequence[str], flags: Sequence[str], swept: Sequence[str]) -> str:
-    """Six hexadecimal digits of what a sweep is about: all but the values of its keys, so that these may grow."""
+def _key(settings: Mapping[str, Any], fixed: Sequence[str], flags: Sequence[str], swept: Sequence[Override]) -> str:
+    """Six hexadecimal digits of what a sweep is about: all but the values of its keys, so that these may grow.
+
+    A search is about its ranges too: what it learned in others is of no use.
+    """
     same = sorted(word for word in fixed if word.partition("=")[0].lstrip("+") not in NOT_PART)
-    about = [settings["sampler"], settings.get("file"), settings.get("seed"), same, sorted(flags), sorted(swept)]
+    keys = sorted(one.get_key_element() for one in swept)
+    about = [settings["sampler"], settings.get("file"), settings.get("seed"), same, sorted(flags), keys]
+    if kind_of(settings) == "optuna":
+        about += [sorted(str(one.input_line) for one in swept), *(settings[key] for key in ("space", "metric", "mode"))]
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=3).hexdigest()
 
 

@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 
 from triform.run.errors import BadInput, nearest, one_line
-from triform.sweeps.manifest import Job
+from triform.sweeps.manifest import Job, Manifest, SweepFolder
 
 
 class Sampler(ABC):
@@ -32,9 +32,18 @@ class Sampler(ABC):
     def example(self) -> list[str] | None:
         """Overrides that a job may have, which is not asked for by this; None: there can be no job."""
 
+    def examples(self) -> list[list[str]]:
+        """Overrides of jobs that are checked before the first one starts, where jobs are asked for one by one."""
+        example = self.example()
+        return [] if example is None else [example]
+
     @abstractmethod
     def begin(self, jobs: Sequence[Job]) -> None:
         """Know the jobs that the sweep has already, of this and of earlier calls."""
+
+    def open(self, folder: SweepFolder, manifest: Manifest) -> None:  # noqa: B027
+        """Take up what stands in the sweep's folder, which is there now; where jobs are asked for one by one, this
+        comes before the first `ask`."""
 
     @abstractmethod
     def ask(self, number: int) -> list[str] | None:
@@ -51,6 +60,10 @@ class Sampler(ABC):
     def watch(self, number: int, step: int, figure: float) -> bool:
         """Hear of a validation of a running job and say whether to prune it."""
         return False
+
+    def conclusions(self) -> list[str]:
+        """Lines for the end of the sweep."""
+        return []
 
 
 class Grid(Sampler):
@@ -123,6 +136,17 @@ class Interval:
             raise BadInput(f"{key}: interval({start:g},{end:g}) has no logarithm; let it begin above 0")
         self.start, self.end, self.log, self.whole = start, end, log, whole
 
+    @property
+    def middle(self) -> str:
+        """A value in the midst of it."""
+        return self.word(math.sqrt(self.start * self.end) if self.log else (self.start + self.end) / 2)
+
+    def word(self, value: float) -> str:
+        """A value of it as it is typed, to six significant digits."""
+        if self.whole:
+            return str(min(max(round(value), int(self.start)), int(self.end)))
+        return f"{min(max(value, self.start), self.end):.6g}"
+
     def draw(self, generator: np.random.Generator) -> str:
         """A value, to six significant digits."""
         half = 0.5 if self.whole else 0.0  # each whole number has the same share
@@ -132,9 +156,7 @@ class Interval:
             value = math.exp(generator.uniform(math.log(low), math.log(high)))
         else:
             value = generator.uniform(low, high)
-        if self.whole:
-            return str(min(max(round(value), int(self.start)), int(self.end)))
-        return f"{min(max(value, self.start), self.end):.6g}"
+        return self.word(value)
 
 
 def _drawn(values: "Interval | Sequence[str]", generator: np.random.Generator) -> str:
@@ -184,19 +206,36 @@ def values_of(override: Override) -> "Interval | list[str]":
     return values
 
 
-def sampler(settings: Mapping[str, Any], swept: Sequence[Override]) -> Sampler:
+def kind_of(settings: Mapping[str, Any]) -> str:
+    """The option of `hydra/sweeper` that settings belong to."""
+    return "optuna" if "n_trials" in settings else str(settings["sampler"])
+
+
+def sampler(settings: Mapping[str, Any], swept: Sequence[Override], fixed: Sequence[str] = ()) -> Sampler:
     """What `hydra.sweeper` and the overrides with several values ask for.
+
+    Args:
+        fixed: overrides that all jobs share.
 
     Raises:
         BadInput: they do not fit, or there is no job in it.
     """
-    kind = settings["sampler"]
+    kind = kind_of(settings)
+    if kind == "optuna":
+        return _search(settings, swept, fixed)
+    if settings.get("space"):
+        raise BadInput(f"hydra/sweeper={kind} asks for no space; leave search=... out, or choose hydra/sweeper=optuna")
+    if isinstance(settings.get("metric"), list):
+        raise BadInput(
+            f"hydra.sweeper.metric={settings['metric']}: several figures need hydra/sweeper=optuna; name one"
+        )
     space = {override.get_key_element(): values_of(override) for override in swept}
     ranges = [override for override in swept if isinstance(space[override.get_key_element()], Interval)]
     if kind in ("grid", "list"):
         if ranges:
             raise BadInput(
-                f"{ranges[0].input_line}: a range has no end of values; list some, or choose hydra/sweeper=random"
+                f"{ranges[0].input_line}: a range has no end of values; list some, or choose hydra/sweeper=random or "
+                "optuna"
             )
         axes = [[[f"{key}={value}"] for value in values] for key, values in space.items() if isinstance(values, list)]
         return Grid([read_list(settings), *axes] if kind == "list" else axes)
@@ -208,6 +247,34 @@ def sampler(settings: Mapping[str, Any], swept: Sequence[Override]) -> Sampler:
             raise BadInput("hydra/sweeper=random: no key has a range; give one, as optimizer.lr=interval(1e-4,1e-2)")
         return Random(space, n_jobs, settings["seed"])
     raise BadInput(f"hydra.sweeper.sampler={kind} is not known{nearest(kind, ('grid', 'list', 'random'))}")
+
+
+def _search(settings: Mapping[str, Any], swept: Sequence[Override], fixed: Sequence[str]) -> Sampler:
+    try:
+        from triform.sweeps.optuna import Search
+    except ModuleNotFoundError as error:
+        raise BadInput(f"hydra/sweeper=optuna needs {error.name}; install it: pip install 'triform[search]'") from error
+    from triform.sweeps.space import questions
+
+    for key, least in (("n_trials", 1), ("startup", 1), ("warmup", 0), ("seed", 0)):
+        value = settings[key]
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise BadInput(
+                f"hydra.sweeper.{key}={value} is no whole number of at least {least}; set hydra.sweeper.{key} to one"
+            )
+    words = dict(word.lstrip("+").split("=", 1) for word in fixed if "=" in word and not word.startswith(("~", "--")))
+    metric = settings["metric"]
+    return Search(
+        questions(settings["space"] or {}, swept, words),
+        words,
+        n_trials=settings["n_trials"],
+        algorithm=settings["sampler"],
+        pruner=settings["pruner"],
+        startup=settings["startup"],
+        warmup=settings["warmup"],
+        seed=settings["seed"],
+        n_objectives=len(metric) if isinstance(metric, list) else 1,
+    )
 
 
 def read_list(settings: Mapping[str, Any]) -> list[list[str]]:

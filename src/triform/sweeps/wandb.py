@@ -9,7 +9,7 @@ import yaml
 from triform.run.cli import parsed
 from triform.run.errors import BadInput
 from triform.sweeps.manifest import find
-from triform.sweeps.samplers import Interval, split, values_of
+from triform.sweeps.samplers import Interval, kind_of, split, values_of
 
 
 def definition(first: str, further: Sequence[str]) -> str:
@@ -29,15 +29,19 @@ def definition(first: str, further: Sequence[str]) -> str:
     sampler, trials, monitor = "grid", None, None
     if "=" in first and not Path(first).exists():
         words = [first, *further]
-        sampler = "random" if "hydra/sweeper=random" in words else "grid"
-        trials = next((int(word.partition("=")[2]) for word in words if word.startswith("hydra.sweeper.n_jobs=")), None)
+        sampler = next((word.partition("=")[2] for word in words if word.startswith("hydra/sweeper=")), "grid")
+        counts = ("hydra.sweeper.n_jobs=", "hydra.sweeper.n_trials=")
+        trials = next((int(word.partition("=")[2]) for word in words if word.startswith(counts)), None)
     else:
         manifest = find(first).read()
         words, monitor = [*manifest.typed, *further], manifest.monitor
-        sampler, trials = manifest.sweeper["sampler"], manifest.sweeper.get("n_jobs")
+        sampler = kind_of(manifest.sweeper)
+        trials = manifest.sweeper.get("n_trials", manifest.sweeper.get("n_jobs"))
         words += [word for word in manifest.fixed if word.startswith("--")]
     if sampler == "list":
         raise BadInput("a list of jobs is no sweep that Weights & Biases knows; write a grid or a search")
+    if any(word.startswith("search=") for word in words):
+        raise BadInput("search=...: Weights & Biases asks no key on conditions; type the ranges of the keys instead")
     found = parsed([word for word in words if not word.startswith(("hydra.", "hydra/"))])
     fixed, swept = split(found.overrides)
     if not swept:
@@ -49,12 +53,12 @@ def definition(first: str, further: Sequence[str]) -> str:
     ranges = any(isinstance(of, Interval) for of in space.values())
     made: dict[str, Any] = {
         "program": "train.py",
-        "method": "random" if ranges or sampler == "random" else "grid",
+        "method": "bayes" if sampler == "optuna" else "random" if ranges or sampler == "random" else "grid",
         "metric": {"name": monitor["name"], "goal": "minimize" if monitor["mode"] == "min" else "maximize"},
         "parameters": {key: _parameter(of) for key, of in space.items()},
         "command": ["${env}", "${interpreter}", "${program}", *flags, *fixed, "${args_no_hyphens}"],
     }
-    if trials is not None and sampler == "random":
+    if trials is not None and sampler != "grid":
         made["run_cap"] = trials
     return yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=1000)
 
