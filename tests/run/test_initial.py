@@ -14,7 +14,7 @@ from triform.data.tokenizers import Byte
 from triform.run.cli import main as train
 from triform.run.compose import compose
 from triform.run.initial import expanded, fill
-from triform.run.parts import model_factory
+from triform.run.parts import model_factory, origin
 
 TEXT = "the cat sat on the mat, and the dog did not.\n" * 40
 QUICK = ("logger=csv", "trainer.max_steps=2", "trainer.val_interval=2", "data.seq_len=16", "data.batch_size=4")
@@ -54,6 +54,20 @@ def test_a_folder_of_any_name(folder: Path, tmp_path: Path, name: str, quote: st
     model = shutil.copytree(folder, tmp_path / name)
     config = compose(expanded(["model=from_pretrained", f"model.path={quote}{model}{quote}"]))
     assert (config["model"]["path"], config["tokenizer"]["path"]) == (str(model), str(model))
+
+
+def test_a_folder_that_has_gone_is_named(folder: Path, text: Path, tmp_path: Path) -> None:
+    """Not a tokenizer that has changed: so a run that is resumed without it says what to put back."""
+    model = shutil.copytree(folder, tmp_path / "model")
+    config = compose(
+        expanded(["model=from_pretrained", f"model.path={model}", "data=text", f"data.train_files={text}"])
+    )
+    before = origin(config)
+    model.rename(tmp_path / "moved")
+    with pytest.raises(ValueError, match=r"tokenizer.path=.*/model is not there any more; put it back"):
+        origin(config)
+    (tmp_path / "moved").rename(model)
+    assert origin(config) == before
 
 
 def test_the_first_step_sees_the_weights_of_the_folder(folder: Path, text: Path, tmp_path: Path) -> None:

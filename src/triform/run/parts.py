@@ -72,10 +72,15 @@ def origin(config: Mapping[str, Any]) -> Origin:
     """What decides the content of `data`, without making it.
 
     Raises:
-        ValueError: a data file is missing or empty.
+        ValueError: a data file is missing or empty, or a tokenizer that was there already is not.
     """
     source, recipe = _source(config)
     source.check()
+    path = config["tokenizer"].get("path")
+    if path is not None and not Path(path).exists():
+        raise BadInput(
+            f"tokenizer.path={path} is not there any more; put it back, as data is known by its tokenizer's files"
+        )
     return origin_of(source, recipe, Path(config["paths"]["cache"]))
 
 
