@@ -9,11 +9,12 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from tests.run.tiny import train, triform
+from tests.run.tiny import TINY, train, triform
 from tests.sweeps.test_sweep import only
 from triform.data.prepare import prepare
 from triform.data.sources.dates import Dates
 from triform.data.tokenizers import Char
+from triform.run.cli import main
 from triform.run.errors import BadInput
 from triform.sweeps.compose import Composed, objectives_of
 from triform.sweeps.manifest import Job, Manifest, SweepFolder
@@ -397,7 +398,10 @@ def test_a_search_from_the_command_line_is_extended(tmp_path: Path) -> None:
     assert all(sorted(trial.intermediate_values) == [1, 2][: len(trial.intermediate_values)] for trial in trials)
 
 
-def test_bad_searches_start_nothing(tmp_path: Path) -> None:
+def test_bad_searches_start_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for words, message in (
         (("-m", "hydra/sweeper=optuna"), "the space is empty"),
         (
@@ -408,9 +412,10 @@ def test_bad_searches_start_nothing(tmp_path: Path) -> None:
         (("search=small",), "search=small: one run searches nothing; add -m"),
         (("-m", "hydra/sweeper=optuna", "optimizer.lrr=interval(0,1)"), "(did you mean 'optimizer.lr'?)"),
     ):
-        done = train(tmp_path, *words)
-        assert (done.returncode, done.stdout) == (2, ""), done.stderr
-        assert message in done.stderr
+        assert main([*TINY, *words]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert message in printed.err
         assert not (tmp_path / "outputs" / "sweeps").exists()
 
 
