@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.models.composed import FAMILIES, build, ids, read
 
@@ -58,6 +58,61 @@ def test_a_row_alone_equals_the_row_in_a_batch(family: str, parts: tuple[str, ..
     assert together.isfinite().all()
     for i, row in enumerate(rows):
         close(together[i][padding[i]], read(model, row).logits[0])
+
+
+KERNELS = ("sdpa", "eager")
+
+
+def gradients(model: nn.Module, *losses: Tensor) -> dict[str, Tensor]:
+    """Of the sum of what each row's real tokens give."""
+    model.zero_grad()
+    torch.stack(losses).sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_rows_alone_and_in_a_batch_give_one_gradient(family: str, side: str, kernel: str) -> None:
+    """Also where a row of the batch is nothing but padding, in either kernel."""
+    model, rows = build(family, f"model.attention.kernel={kernel}"), [ids(1, 7, seed=1), ids(1, 4, seed=2)]
+    batch, padding = torch.zeros(3, 7, dtype=torch.long), torch.zeros(3, 7, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        place = slice(7 - row.shape[1], 7) if side == "left" else slice(0, row.shape[1])
+        batch[i, place], padding[i, place] = row, True
+    alone = gradients(model, *(read(model, row).logits.square().sum() for row in rows))
+    together = read(model, batch, padding_mask=padding).logits
+    assert together.isfinite().all()
+    for name, gradient in gradients(model, together[padding].square().sum()).items():
+        torch.testing.assert_close(gradient, alone[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("family", ["encoder", "decoder"])
+def test_documents_alone_and_packed_give_one_gradient(family: str, kernel: str) -> None:
+    model, a, b = build(family, f"model.attention.kernel={kernel}"), ids(1, 4, seed=1), ids(1, 3, seed=2)
+    alone = gradients(model, model(a).logits.square().sum(), model(b).logits.square().sum())
+    packed = model(torch.cat((a, b), dim=1), document_ids=torch.tensor([[0] * 4 + [1] * 3])).logits
+    for name, gradient in gradients(model, packed.square().sum()).items():
+        torch.testing.assert_close(gradient, alone[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_copy_in_half_precision_learns_the_same(family: str, kernel: str) -> None:
+    """Padded, with a row of nothing but padding: finite, and near the gradient in float32."""
+    parts = (f"model.attention.kernel={kernel}",)
+    exact, half = build(family, *parts), build(family, *parts).to(torch.bfloat16)
+    padding = torch.arange(7) < torch.tensor([[7], [4], [0]])
+    batch = torch.where(padding, ids(3, 7), 0)
+    learned = [
+        gradients(model, read(model, batch, padding_mask=padding).logits[padding].float().square().sum())
+        for model in (exact, half)
+    ]
+    for name, gradient in learned[1].items():
+        assert gradient.isfinite().all()
+        size = max(1e-3, float(learned[0][name].norm()))
+        assert (gradient.float() - learned[0][name]).norm() / size < 0.1, name
 
 
 @pytest.mark.parametrize("family", FAMILIES)
