@@ -86,7 +86,9 @@ def test_a_folder_of_runs_is_a_line_each(capsys: pytest.CaptureFixture[str], tmp
     [
         (["model=decodr"], "did you mean 'decoder'?"),
         (["nothing"], "nothing: no such run"),
+        (["gpt2_tinny"], "no such run, folder or option of model (did you mean 'gpt2_tiny'?)"),
         (["a", "b"], "inspect one at a time"),
+        (["gpt2", "bert_base"], "gpt2 bert_base: inspect one at a time"),
         (["model.n_heads=3"], "n_heads=3"),
         (["model.d_model=true"], "model.d_model=true is not a whole number"),
     ],

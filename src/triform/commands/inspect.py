@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from triform.commands.parser import Parser
-from triform.run.errors import BadInput
+from triform.run.errors import BadInput, nearest
 
 
 def main(arguments: list[str]) -> int:
@@ -26,11 +26,12 @@ def main(arguments: list[str]) -> int:
     made.add_argument("--trust", action="append", default=[], metavar="PACKAGE", help="a package of your own")
     made.add_argument("--config-dir", metavar="DIR", help="your own options, as for train.py")
     options = made.parse_intermixed_args(arguments)
+    named = [word for word in options.words if "=" not in word and not word.startswith("~")]
+    if len(named) > 1:
+        raise BadInput(f"{' '.join(named)}: inspect one at a time, or the folder that they are in")
     words = [meant for word in options.words for meant in _meant(word)]
     paths = [word for word in words if "=" not in word and not word.startswith("~")]
     overrides = [word for word in words if word not in paths]
-    if len(paths) > 1:
-        raise BadInput(f"{' '.join(paths)}: inspect one at a time, or the folder that they are in")
     if paths and not (Path(paths[0]) / "config.yaml").is_file():
         runs = sorted(file.parent for file in Path(paths[0]).expanduser().glob("*/config.yaml"))
         if runs and not overrides:
@@ -44,7 +45,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _meant(word: str) -> list[str]:
-    """An option of `model`, or a pretrained model's folder, as the overrides that choose it; anything else as it is."""
+    """An option of `model`, or a pretrained model's folder, as the overrides that choose it; anything else as it is.
+
+    Raises:
+        BadInput: a bare word that is nothing.
+    """
     from triform.run.help import groups
 
     folder = Path(word).expanduser()
@@ -53,7 +58,10 @@ def _meant(word: str) -> list[str]:
     if (folder / "config.json").is_file():
         tokenizer = [] if (folder / "tokenizer.json").is_file() else ["tokenizer=byte"]
         return ["model=from_pretrained", f"model.path='{folder}'", *tokenizer]
-    return [f"model={word}"] if not folder.exists() and word in groups()["model"] else [word]
+    models = groups()["model"]
+    if not folder.exists() and word not in models and folder.name == word:
+        raise BadInput(f"{word}: no such run, folder or option of model{nearest(word, models)}")
+    return [f"model={word}"] if not folder.exists() and word in models else [word]
 
 
 def _described(
