@@ -10,8 +10,6 @@ from tests.models.composed import PARTS as EVERY_PART
 from tests.models.composed import VOCAB_SIZE, build, chosen, ids
 from triform.generation import generate
 from triform.generation.decoding import _checked
-from triform.layers.cache import KVCache
-from triform.models.output import ModelOutput
 
 PARTS = [chosen(group, name) for group, name in EVERY_PART if group in ("attention", "position")]
 PARTS += [("model/attention=sliding_window", "model.attention.window=1"), ("model.attention.kernel=eager",)]
@@ -25,29 +23,6 @@ def tiny(family: str, *overrides: str) -> nn.Module:
 
 
 same = cache(tiny)  # not to be changed
-
-
-@pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])
-@torch.no_grad()
-def test_with_a_cache_equals_without(family: str, parts: tuple[str, ...]) -> None:
-    """By logits, token by token and in larger pieces: equal choices alone could hide a difference."""
-    model, tokens = same(family, *parts), ids(3, 12)
-    padding = torch.cat((SOURCE_PADDING.flip(1), torch.ones(3, 5, dtype=torch.bool)), dim=1)
-    read = model
-    if family == "encoder_decoder":
-        memory = model.encode(ids(3, 7, seed=1), SOURCE_PADDING)
-
-        def read(tokens: Tensor, padding: Tensor, cache: KVCache | None = None) -> ModelOutput:
-            return model.decode(tokens, memory, SOURCE_PADDING, padding, cache)
-
-    whole = read(tokens, padding).logits
-    for sizes in ([7, 1, 1, 1, 1, 1], [3, 4, 1, 2, 2], [12]):
-        kept, pieces = model.new_cache(12), []
-        for piece in tokens.split(sizes, dim=1):
-            so_far = padding[:, : kept.length + piece.shape[1]]
-            pieces += [read(piece, so_far, cache=kept).logits]
-        torch.testing.assert_close(torch.cat(pieces, dim=1)[padding], whole[padding], rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
@@ -67,7 +42,7 @@ WAYS: dict[str, dict[str, Any]] = {
 ways = pytest.mark.parametrize("way", WAYS)
 
 
-# One part for each way in which a row knows its place: that logits agree is tested for all of them above.
+# One part for each way in which a row knows its place: that logits agree is tested for all parts in every family.
 QUICK = (chosen("position", "learned"), chosen("position", "alibi"), chosen("attention", "sliding_window"))
 
 

@@ -22,7 +22,13 @@ def test_every_part_is_described_as_it_was_configured(family: str, group: str, n
     model = build(family, *extra)
     found = described(model)
     assert found.pop("vocab_size") == VOCAB_SIZE
-    for absent in ("n_tokens", "embedding_norm", "embedding", "adapter"):  # arguments that conf/ leaves out
+    for absent in (
+        "n_tokens",
+        "n_source_tokens",
+        "embedding_norm",
+        "embedding",
+        "adapter",
+    ):  # arguments that conf/ leaves out
         assert found.pop(absent, None) is None
     if name == "rotary_yarn":  # null stands for a value that follows from the factor
         scaling = model.stack.position.scaling if family != "encoder_decoder" else model.decoder.position.scaling

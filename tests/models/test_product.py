@@ -104,25 +104,23 @@ def test_the_future_never_changes_the_past(family: str, parts: str) -> None:
 
 
 @every
+@pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])
 @torch.no_grad()
-def test_a_decoder_with_a_cache_equals_without(parts: str) -> None:
-    model, tokens = model_of("decoder", parts), ids(3, 10)
+def test_with_a_cache_equals_without(family: str, parts: str) -> None:
+    """Token by token and in larger pieces."""
+    model, tokens, source = model_of(family, parts), ids(3, 10), ids(3, 7, seed=1)
     padding = torch.cat((SOURCE_PADDING.flip(1), torch.ones(3, 3, dtype=torch.bool)), dim=1)
-    whole, cache = model(tokens, padding).logits, model.new_cache(10)
-    pieces = [
-        model(tokens[:, start:stop], padding[:, :stop], cache=cache).logits for start, stop in ((0, 7), (7, 8), (8, 10))
-    ]
-    close(torch.cat(pieces, dim=1)[padding], whole[padding])
-
-
-@every
-@torch.no_grad()
-def test_an_encoder_decoder_with_a_cache_equals_without(parts: str) -> None:
-    model, source, target = model_of("encoder_decoder", parts), ids(3, 7), ids(3, 4, seed=1)
-    memory, cache = model.encode(source, SOURCE_PADDING), model.new_cache(4)
-    whole = model(source, target, SOURCE_PADDING).logits
-    pieces = [model.decode(token, memory, SOURCE_PADDING, cache=cache).logits for token in target.split(1, dim=1)]
-    close(torch.cat(pieces, dim=1), whole)
+    if family == "decoder":
+        whole, read = model(tokens, padding).logits, model
+    else:
+        whole = model(source, tokens, SOURCE_PADDING, padding).logits
+        memory = model.encode(source, SOURCE_PADDING)
+        read = lambda new, real, cache: model.decode(new, memory, SOURCE_PADDING, real, cache)  # noqa: E731
+    for sizes in ([7, 1, 1, 1], [3, 4, 1, 2], [10]):
+        kept, pieces = model.new_cache(10), []
+        for piece in tokens.split(sizes, dim=1):
+            pieces += [read(piece, padding[:, : kept.length + piece.shape[1]], cache=kept).logits]
+        close(torch.cat(pieces, dim=1)[padding], whole[padding])
 
 
 @pytest.mark.parametrize("parts", FORMS)
