@@ -48,8 +48,8 @@ class BeamSearch:
         pad_id: int,
     ) -> Int[Tensor, "batch out_len"]:
         """The rows with what was found behind them; see `generate`."""
-        n_searches, begin, device = len(rows), rows.length, rows.memory.device
-        out = rows.memory.new_full((n_searches, begin + n_steps), pad_id)
+        n_searches, begin, device = len(rows), rows.length, rows.buffer.device
+        out = rows.buffer.new_full((n_searches, begin + n_steps), pad_id)
         out[:, :begin] = rows.ids
         searches = torch.arange(n_searches, device=device)  # those still going on, by their row of `out`
         scores = torch.zeros((n_searches, 1), device=device)  # of each beam

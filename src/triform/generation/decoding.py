@@ -156,7 +156,7 @@ def _write(
 ) -> Tensor:
     """One token after another for each row, greedily or by `numbers`."""
     out: Tensor | None = None  # rows that have ended, beside those that have not; None: none has
-    going = torch.arange(len(rows), device=rows.memory.device)
+    going = torch.arange(len(rows), device=rows.buffer.device)
     for step in range(n_steps):
         scores = rows.next_logits()[:, :vocab_size]
         if repetition is not None:
@@ -173,7 +173,7 @@ def _write(
         if not ended.any():
             continue
         if out is None:
-            out = torch.full_like(rows.memory, pad_id)
+            out = torch.full_like(rows.buffer, pad_id)
         out[going[ended], : rows.length] = rows.ids[ended]
         live = (~ended).nonzero()[:, 0]
         if len(live) == 0:

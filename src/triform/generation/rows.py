@@ -97,26 +97,26 @@ class Rows:
     def __init__(
         self, begin: Int[Tensor, "batch begin_len"], capacity: int, reader: Reader, cache: KVCache | None
     ) -> None:
-        self.memory = begin.new_empty((len(begin), capacity))
+        self.buffer = begin.new_empty((len(begin), capacity))
         self.length = begin.shape[1]
-        self.memory[:, : self.length] = begin
+        self.buffer[:, : self.length] = begin
         self.reader, self.cache = reader, cache
 
     def __len__(self) -> int:
-        return len(self.memory)
+        return len(self.buffer)
 
     @property
     def ids(self) -> Int[Tensor, "batch length"]:
-        return self.memory[:, : self.length]
+        return self.buffer[:, : self.length]
 
     def next_logits(self) -> Float[Tensor, "batch vocab_size"]:
         """Of the token that comes next in each row."""
         read = 0 if self.cache is None else self.cache.length
-        return self.reader.head(self.reader.read(self.memory[:, read : self.length], self.length, self.cache)[:, -1])
+        return self.reader.head(self.reader.read(self.buffer[:, read : self.length], self.length, self.cache)[:, -1])
 
     def append(self, tokens: Int[Tensor, " batch"]) -> None:
         """Each row goes on with a token."""
-        self.memory[:, self.length] = tokens
+        self.buffer[:, self.length] = tokens
         self.length += 1
 
     def select(self, rows: Int[Tensor, " n_rows"], same_source: bool = False) -> None:
@@ -125,7 +125,7 @@ class Rows:
         Args:
             same_source: the two come from the same prompt or source, for every i.
         """
-        self.memory = self.memory.index_select(0, rows)
+        self.buffer = self.buffer.index_select(0, rows)
         self.reader.select(rows, same_source)
         if self.cache is not None:
             self.cache.select(rows, same_source)
