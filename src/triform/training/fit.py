@@ -266,6 +266,7 @@ def quiet() -> None:
         r".*does not have many workers.*",  # ours make batches in less time than a step takes, or num_workers is set
         r".*It is recommended to use `self.log\(.*sync_dist=True.*",  # the figures are of all ranks already
         r".*Consider setting `persistent_workers.*",
+        r".*The `srun` command is available.*",  # our own launcher starts ranks; srun starts whole jobs
         r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",  # Lightning's own, with torch 2.13
     ):
         warnings.filterwarnings("ignore", message=message)
