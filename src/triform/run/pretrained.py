@@ -355,6 +355,9 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         yield partial
+        for path in partial.iterdir():  # on the disk before its name is
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
         partial.chmod(0o777 & ~_umask())
         os.replace(partial, folder)
     finally:
