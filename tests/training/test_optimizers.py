@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from tests.models.composed import FAMILIES, build
 from triform.run.compose import compose
-from triform.run.help import conf_dir, groups
+from triform.run.help import groups
 from triform.training.optimizers import Lion, adamw, below_head, lion, muon, own_average, schedule_free, weights
 
 
@@ -121,19 +121,27 @@ def test_embeddings_decay_where_asked_for() -> None:
 OPTIMIZERS = groups()["optimizer"]
 
 
-@pytest.mark.parametrize("preset", [file.stem for file in sorted((conf_dir() / "model").glob("*.yaml"))])
+OWN_SIZES = {
+    **dict.fromkeys(("llama2_7b", "llama3_1b", "llama3_8b", "mistral_7b", "qwen3_0_6b"), ["model.n_kv_heads=2"]),
+    **dict.fromkeys(("vit_base", "vit_tiny"), ["model.embedding.image_size=8", "model.embedding.patch_size=4"]),
+}
+"""What these presets state of the sizes that the tests make small."""
+
+
+@pytest.mark.parametrize("preset", [name for name in groups()["model"] if name != "from_pretrained"])
 @pytest.mark.parametrize("option", OPTIMIZERS)
 def test_each_parameter_of_every_model_is_in_one_group(option: str, preset: str) -> None:
     from triform.run.build import build as build_part
 
-    model = build(preset)
+    model = build(preset, *OWN_SIZES.get(preset, []))
     node = compose([f"optimizer={option}"])["optimizer"] | {"lr": 1e-3, "weight_decay": 0.1, "layer_decay": 0.9}
     made = build_part(node, key="optimizer")(model).param_groups
     ids = [id(p) for group in made for p in group["params"]]
     assert sorted(ids) == sorted({id(p) for p in model.parameters()})
     decays = {id(p): group["weight_decay"] > 0 for group in made for p in group["params"]}
     for name, p in model.named_parameters():
-        plain = p.ndim < 2 or "embedding" in name or "position" in name
+        table = ("embedding" in name and "patch_proj" not in name) or "position" in name
+        plain = p.ndim < 2 or table
         assert decays[id(p)] != plain, name
 
 
