@@ -122,8 +122,8 @@ OPTIMIZERS = groups()["optimizer"]
 
 
 OWN_SIZES = {
-    **dict.fromkeys(("llama2_7b", "llama3_1b", "llama3_8b", "mistral_7b", "qwen3_0_6b"), ["model.n_kv_heads=2"]),
-    **dict.fromkeys(("vit_base", "vit_tiny"), ["model.embedding.image_size=8", "model.embedding.patch_size=4"]),
+    **dict.fromkeys(("llama2_7b", "llama3_1b", "llama3_8b", "mistral_7b", "qwen3_0_6b"), ("model.n_kv_heads=2",)),
+    **dict.fromkeys(("vit_base", "vit_tiny"), ("model.embedding.image_size=8", "model.embedding.patch_size=4")),
 }
 """What these presets state of the sizes that the tests make small."""
 
@@ -133,7 +133,7 @@ OWN_SIZES = {
 def test_each_parameter_of_every_model_is_in_one_group(option: str, preset: str) -> None:
     from triform.run.build import build as build_part
 
-    model = build(preset, *OWN_SIZES.get(preset, []))
+    model = build(preset, *OWN_SIZES.get(preset, ()))
     node = compose([f"optimizer={option}"])["optimizer"] | {"lr": 1e-3, "weight_decay": 0.1, "layer_decay": 0.9}
     made = build_part(node, key="optimizer")(model).param_groups
     ids = [id(p) for group in made for p in group["params"]]
