@@ -59,9 +59,10 @@ ENCODERS = [name for name in groups()["model"] if name.startswith(("bert", "robe
 UNTRAINED = {
     *(("model/embedding", option) for option in groups()["model/embedding"]),
     ("model", "vit_base"),
+    ("model", "from_pretrained"),
     *(("model/head", name) for name in groups()["model/head"] if not name.startswith(("language", "masked", "pre"))),
 }
-"""What no data of a test is for: large images, and heads that a task brings or that have no loss."""
+"""What no data of a test is for: large images, heads that a task brings or that have no loss, folders of the user."""
 IMAGES = ("digits", "images")
 CHOICES = [
     (group, option) for group, options in groups().items() for option in options if (group, option) not in UNTRAINED

@@ -97,7 +97,7 @@ def test_what_is_written_is_compared_with_the_raw_target(
         example | {"texts": {"source": "", "target": text}} for example, text in zip(EXAMPLES, references, strict=True)
     ]
     said = {tuple(example["source_ids"].tolist()): text for example, text in zip(EXAMPLES, hypotheses, strict=True)}
-    monkeypatch.setattr(objective.form, "write", lambda model, sources, limit: [said[tuple(s)] for s in sources])
+    monkeypatch.setattr(objective.form, "write", lambda model, sources, *more: [said[tuple(s)] for s in sources])
     monkeypatch.setattr(tokenizer, "decode", lambda text: text)
     whole, parts = VectorSum(10), VectorSum(10)
     whole.update(objective.write(None, objective.collate(examples, KEYS))["bleu"])
