@@ -355,7 +355,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         yield partial
-        for path in partial.iterdir():  # on the disk before its name is
+        for path in (path for path in partial.rglob("*") if path.is_file()):  # on the disk before its name is
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         partial.chmod(0o777 & ~_umask())
