@@ -15,7 +15,9 @@ import triform
 from tests.run.tiny import COMMAND, TINY, TRAIN, environment, folder_of, start, stop_at, train
 from tests.run.tiny import triform as command
 from triform.run.evaluate import evaluate
+from triform.run.folder import RunFolder
 from triform.run.load import open_run
+from triform.run.parts import own_data
 from triform.run.ranks import _free_port
 from triform.training.checkpoints import read_checkpoint
 
@@ -61,6 +63,28 @@ def test_the_folder_holds_the_record(finished: Path) -> None:
 
 def test_nothing_is_left_where_it_was_started(finished: Path, home: Path) -> None:
     assert [entry.name for entry in home.iterdir()] == ["outputs"]
+
+
+def test_test_data_stays_unseen_where_that_is_asked_for(finished: Path, home: Path) -> None:
+    done = train(home, "name=unseen", "trainer.test=false")
+    assert done.returncode == 0, done.stderr
+    folder = folder_of(done)
+    summary, seen = (json.loads((run / "summary.json").read_text()) for run in (folder, finished))
+    assert {name.partition("/")[0] for name in summary["final"]} == {"validation"}
+    assert {name.partition("/")[0] for name in seen["final"]} == {"test"}
+    with (folder / "metrics.csv").open() as file:
+        assert not any(row[name] for row in csv.DictReader(file) for name in row if name.startswith("test/"))
+    loaded = open_run(folder)
+    prepared = own_data(RunFolder(folder), loaded.config)
+    source = loaded.tokenizer.source
+    texts = {
+        split: {source.decode(row["source_ids"].tolist()) for row in prepared.splits[split]}
+        for split in ("validation", "test")
+    }
+    lines = (folder / "samples.txt").read_text().splitlines()
+    given = {line.removeprefix("given:").strip() for line in lines if line.startswith("given:")}
+    assert given
+    assert given <= texts["validation"] - texts["test"]
 
 
 def test_load_gives_the_model_that_was_saved(finished: Path) -> None:

@@ -35,7 +35,7 @@ def finish(folder: RunFolder, trust: Sequence[str]) -> None:
     loaded = open_run(folder.path, trust)
     prepared = own_data(folder, loaded.config)
     loaded.model.to(device_type(loaded.config["trainer"]["accelerator"]))
-    split = "test" if "test" in prepared.splits else "validation"
+    split = "test" if loaded.config["trainer"]["test"] and "test" in prepared.splits else "validation"
     settings = loader(loaded.config, loaded.objective)
     examples = learnt(prepared, loaded.config, settings) or held_out(prepared.splits[split], settings["seq_len"])
     with torch.inference_mode():

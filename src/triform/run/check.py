@@ -60,6 +60,7 @@ _CHOICES = {
     "trainer.compile": (True, False),
     "trainer.deterministic": (True, False),
     "trainer.overfit": (True, False),
+    "trainer.test": (True, False),
     "traceback": (True, False),
 }
 

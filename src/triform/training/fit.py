@@ -58,6 +58,7 @@ class TrainerSettings:
     compile: bool
     deterministic: bool
     overfit: bool
+    test: bool
     profiler: str | None
 
     def __post_init__(self) -> None:
@@ -133,7 +134,7 @@ def fit(
         loggers,
         [preemption, agreement, record, Progress(limits), checkpoints, *averaged(callbacks)],
     )
-    split = task.final_split = "test" if "test" in prepared.splits else "validation"
+    split = task.final_split = "test" if settings.test and "test" in prepared.splits else "validation"
     with preemption:
         try:
             start = newest(checkpoints.folder) if resume else None
