@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from triform.run.compose import compose, with_recipe
+from triform.run.compose import compose
 from triform.run.help import groups, page
+from triform.run.recipe import with_recipe
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ import yaml
 from tests.run.tiny import folder_of, train
 from triform.data.prepare import Prepared
 from triform.models.cost import count_parameters, flops_per_token
-from triform.run.compose import compose, with_recipe
+from triform.run.compose import compose
 from triform.run.folder import RunFolder
 from triform.run.job import checked, created, settled
 from triform.run.match import matched, nearest_size, said, step_of
 from triform.run.parts import parts
+from triform.run.recipe import with_recipe
 from triform.tasks.objective import Batch
 
 DATES = ("data.n_train=60", "data.n_validation=9", "data.n_test=7", "data.batch_size=4", "logger=csv")

@@ -103,8 +103,10 @@ def _hydra(arguments: Sequence[str], finish: Finish | None) -> int:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig
 
-    from triform.run.compose import CONFIG_NAME, VERSION_BASE, explain, plain, with_recipe
+    from triform.run.compose import VERSION_BASE, plain
     from triform.run.help import conf_dir
+    from triform.run.recipe import CONFIG_NAME, with_recipe
+    from triform.run.refusal import explain
 
     folders = config_folders(arguments)
     code = FINISHED

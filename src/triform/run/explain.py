@@ -13,9 +13,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from triform.run.check import choices
-from triform.run.compose import CONFIG_NAME, VERSION_BASE, composed, keys, plain, unknown_key, with_recipe
+from triform.run.compose import VERSION_BASE, composed, keys, plain
 from triform.run.errors import BadInput
 from triform.run.help import conf_dir, groups
+from triform.run.recipe import CONFIG_NAME, with_recipe
+from triform.run.refusal import unknown_key
 
 TYPED, BROUGHT = "command line", "the option itself: the recipe is for another"
 

@@ -8,8 +8,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 
-from triform.run.compose import explain, quoted
 from triform.run.errors import BadInput
+from triform.run.recipe import quoted
+from triform.run.refusal import explain
 
 
 @dataclass(frozen=True)

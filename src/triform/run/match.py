@@ -190,8 +190,9 @@ def _of_run(match: Match, folder: RunFolder, trust: Sequence[str]) -> _Other:
 
 def _baseline(words: str, config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """The config of the other run: what was typed for this one, `words` in place of the same keys, and no match."""
-    from triform.run.compose import CONFIG_NAME, compose  # needs Hydra, which ranks do without
+    from triform.run.compose import compose  # needs Hydra, which ranks do without
     from triform.run.job import settled
+    from triform.run.recipe import CONFIG_NAME
 
     anew = [*words.split(), "match=none"]
     keys = {word.partition("=")[0].lstrip("+~") for word in anew}

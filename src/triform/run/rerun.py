@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from triform.run.cli import config_folders, parsed
-from triform.run.compose import CONFIG_NAME, compose
+from triform.run.compose import compose
 from triform.run.errors import BadInput
 from triform.run.folder import RunFolder, read_overrides
 from triform.run.job import settled
+from triform.run.recipe import CONFIG_NAME
 
 _ABSENT = object()
 

@@ -9,11 +9,12 @@ from typing import Any
 from triform.data.prepare import Prepared
 from triform.run.check import check_keys, check_reach
 from triform.run.cli import config_folders, parsed
-from triform.run.compose import CONFIG_NAME, composed, plain, with_recipe
+from triform.run.compose import composed, plain
 from triform.run.errors import BadInput, nearest, one_line
 from triform.run.folder import RunFolder
 from triform.run.job import checked, created, settled
 from triform.run.match import matched
+from triform.run.recipe import CONFIG_NAME, with_recipe
 from triform.sweeps.launcher import Launcher
 from triform.sweeps.manifest import Job
 

@@ -13,11 +13,11 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from triform.run.check import check_name
-from triform.run.compose import CONFIG_NAME
 from triform.run.errors import BadInput, nearest, one_line
 from triform.run.folder import read_mapping
 from triform.run.help import conf_dir
 from triform.run.ranks import handling, warm
+from triform.run.recipe import CONFIG_NAME
 from triform.sweeps.compose import Composed, compose_job, config_of, figures_of, objectives_of
 from triform.sweeps.driver import Driver, exit_code
 from triform.sweeps.launcher import Launcher
