@@ -110,7 +110,7 @@ def test_the_preset_is_what_its_name_says(tmp_path: Path) -> None:
         ({"classifier_activation": "relu"}, r"classifier_activation='relu' is not supported; supported: 'gelu'"),
         (
             {"layer_types": [FULL, FULL, LOCAL, LOCAL]},
-            r"layer_types=.* is not supported; supported: 4 layers, every n-th",
+            r"layer_types=.* is not supported; supported: in all, in none",
         ),
         (
             {"rope_parameters": {LOCAL: {"rope_type": "linear", "rope_theta": 50.0, "factor": 4.0}}},

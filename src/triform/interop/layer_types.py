@@ -55,7 +55,7 @@ def attention(
         if qk_norm is not None:
             chosen["model/norm@model.attention.qk_norm"] = qk_norm
         return chosen | {f"model.attention.{key}": value for key, value in {"window": windows[0], **values}.items()}
-    every, first = _period(config, windows)
+    every, first = period(config, windows)
     chosen = {"model/attention": "alternate", "model.attention.every": every, "model.attention.first": first}
     for kind, window in (("local", next(w for w in windows if w is not None)), ("full", None)):
         if qk_norm is not None:
@@ -64,13 +64,19 @@ def attention(
     return chosen
 
 
-def _period(config: Settings, windows: Sequence[int | None]) -> tuple[int, int]:
-    """From one layer without a window to the next, and the first."""
+def period(config: Settings, windows: Sequence[int | None]) -> tuple[int, int]:
+    """From one layer without a window to the next, and the first; beyond the last layer where there is none.
+
+    Raises:
+        ValueError: an order of layers that no part has.
+    """
     full = [i for i, window in enumerate(windows) if window is None]
+    if not full:
+        return len(windows) + 1, len(windows)
     every = full[1] - full[0] if len(full) > 1 else len(windows)
     if full != list(range(full[0], len(windows), every)) or full[0] >= every:
         raise ValueError(
-            f"{config.where}: full attention in layers {full} of {len(windows)} is not supported; supported: in all, "
+            f"{config.where}: layer_types with full attention in layers {full} of {len(windows)} is not supported; supported: in all, "
             "in none, in one, or in every n-th"
         )
     return every, full[0]

@@ -7,7 +7,7 @@ from torch import nn
 
 from triform.interop.activations import activation_name, gated
 from triform.interop.architecture import Architecture, Choice, Pair, Settings, Weights, pair
-from triform.interop.layer_types import FULL, LOCAL
+from triform.interop.layer_types import FULL, LOCAL, period, windows
 from triform.interop.rotary import rotary, rotary_keys
 from triform.models.heads import HiddenStates
 
@@ -69,7 +69,9 @@ class ModernBert(Architecture):
     }
 
     def read(self, config: Settings, weights: Weights) -> Choice:
-        every, first = self.pattern(config)
+        window, spacing = config.size("local_attention"), config.size("global_attn_every_n_layers")
+        usual_types = [LOCAL if i % spacing else FULL for i in range(config.size("num_hidden_layers"))]
+        every, first = period(config, windows(config, window, usual_types))
         local, full = self.rope(config, LOCAL, "local_rope_theta"), self.rope(config, FULL, "global_rope_theta")
         usual = local.pop("model/position"), local.pop("model.position.theta")
         if usual[0] != "rotary":
@@ -84,7 +86,7 @@ class ModernBert(Architecture):
                 **gated(config, "hidden_activation"),
                 **full,
                 **{f"model.attention.{kind}.{key}": value for kind in ("local", "full") for key, value in both.items()},
-                "model.attention.local.window": config.size("local_attention"),
+                "model.attention.local.window": window,
                 "model.attention.local_theta": usual[1],
                 "model.attention.every": every,
                 "model.attention.first": first,
@@ -116,25 +118,6 @@ class ModernBert(Architecture):
             "model.head.bias": config.flag("decoder_bias"),
             "model.head.tied": config.flag("tie_word_embeddings"),
         }
-
-    def pattern(self, config: Settings) -> tuple[int, int]:
-        """From one layer that attends to all to the next, and the first.
-
-        Raises:
-            ValueError: an order of layers that no part has.
-        """
-        n_layers, usual = config.size("num_hidden_layers"), config.size("global_attn_every_n_layers")
-        kinds = config.get("layer_types")
-        if kinds is None:
-            return usual, 0
-        patterns = [(usual, 0), *((every, first) for every in range(1, n_layers + 2) for first in range(every))]
-        for every, first in patterns:
-            if kinds == [FULL if i % every == first else LOCAL for i in range(n_layers)]:
-                return every, first
-        raise ValueError(
-            f"{config.where}: layer_types={kinds!r} is not supported; supported: {n_layers} layers, every n-th "
-            f"{FULL!r} and the others {LOCAL!r}"
-        )
 
     def rope(self, config: Settings, kind: str, theta: str) -> dict[str, Any]:
         """Positions of one kind of layers, as they are said since transformers 5 or before."""
