@@ -110,7 +110,7 @@ def test_the_preset_is_what_its_name_says(tmp_path: Path) -> None:
         ({"classifier_activation": "relu"}, r"classifier_activation='relu' is not supported; supported: 'gelu'"),
         (
             {"layer_types": [FULL, FULL, LOCAL, LOCAL]},
-            r"layer_types=.* is not supported; supported: in all, in none",
+            r"layer_types with full attention in layers \[0, 1\] of 4 is not supported",
         ),
         (
             {"rope_parameters": {LOCAL: {"rope_type": "linear", "rope_theta": 50.0, "factor": 4.0}}},

@@ -76,8 +76,8 @@ def period(config: Settings, windows: Sequence[int | None]) -> tuple[int, int]:
     every = full[1] - full[0] if len(full) > 1 else len(windows)
     if full != list(range(full[0], len(windows), every)) or full[0] >= every:
         raise ValueError(
-            f"{config.where}: layer_types with full attention in layers {full} of {len(windows)} is not supported; supported: in all, "
-            "in none, in one, or in every n-th"
+            f"{config.where}: layer_types with full attention in layers {full} of {len(windows)} is not supported; "
+            "supported: in all, in none, in one, or in every n-th"
         )
     return every, full[0]
 
