@@ -1,10 +1,12 @@
 """The `triform` program: one file per command."""
 
 import sys
+from contextlib import nullcontext
 from importlib import import_module
 
 from triform.run.errors import BadInput, nearest, report
-from triform.training.codes import FAILED, FINISHED
+from triform.training.codes import FAILED, FINISHED, PREEMPTED
+from triform.training.stop import Preempted, stop
 
 COMMANDS = {
     "train": "train a model; the same as python train.py",
@@ -25,6 +27,9 @@ COMMANDS = {
     "help": "this page; the keys of a group: triform help trainer",
 }
 
+RUNS = ("train", "resume", "rerun")
+"""Commands that signals ask to stop, from their first import on."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says and return the exit code."""
@@ -36,7 +41,11 @@ def main(arguments: list[str] | None = None) -> int:
         hint = nearest(name, COMMANDS)
         return report(BadInput(f"{name}: no such command{hint}; there are {', '.join(COMMANDS)}"))
     try:
-        return int(import_module(f"triform.commands.{name}").main(rest))
+        with stop.listening() if name in RUNS else nullcontext():
+            return int(import_module(f"triform.commands.{name}").main(rest))
+    except Preempted:
+        print("stopped before the run began", file=sys.stderr, flush=True)
+        return PREEMPTED
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return FAILED

@@ -110,9 +110,10 @@ class DataModule(pl.LightningDataModule):
             )
         examples = Examples(self.prepared.splits[split], self.seq_len, self.seed, train=False)
         parts = world * self.accumulate
-        batches = held_out_batches(examples.lengths, self.batch_size, self.batch_tokens, parts)[rank::world]
-        # A rank without a batch gets an empty one, lest it miss what all ranks do together.
-        dataset = HeldOut(examples, batches or [np.empty(0, dtype=np.int64)], self.collate)
+        batches = held_out_batches(examples.lengths, self.batch_size, self.batch_tokens, parts)
+        # A rank with one batch less gets an empty one, lest it miss what all ranks do together in each.
+        batches += [np.empty(0, dtype=np.int64)] * (-len(batches) % world)
+        dataset = HeldOut(examples, batches[rank::world], self.collate)
         return self._loader(dataset, From(0, len(dataset)))
 
     def _loader(self, dataset: Dataset, sampler: Sampler[int]) -> DataLoader:
@@ -134,9 +135,9 @@ class DataModule(pl.LightningDataModule):
         )
 
     def _place(self) -> tuple[int, int]:
-        if self.trainer is None:
-            return 1, 0
-        return self.trainer.world_size, self.trainer.global_rank
+        """Of this process among those that read different rows; some ranks of tensor parallelism read the same."""
+        place = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
+        return (1, 0) if place is None else (place["num_replicas"], place["rank"])
 
 
 def training_examples(

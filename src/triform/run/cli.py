@@ -3,13 +3,14 @@
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from triform.run.errors import BadInput, report
 from triform.run.folder import Finish
-from triform.training.codes import FAILED, FINISHED
+from triform.training.codes import FINISHED, PREEMPTED
+from triform.training.stop import Preempted, stop
 
 _NOT_OURS = ("hydra.run.dir", "hydra.output_subdir", "hydra.job.chdir")
 
@@ -24,11 +25,17 @@ def main(arguments: Sequence[str] | None = None, finish: Finish | None = None) -
     if not {"-h", "--help"}.isdisjoint(arguments):
         return show_help(arguments)
     traceback = any(argument.lstrip("+").lower() == "traceback=true" for argument in arguments)
+    return stoppable(lambda: _hydra(arguments, finish), traceback)
+
+
+def stoppable(work: Callable[[], int], traceback: bool = False) -> int:
+    """The exit code of `work`, or what an error or a signal before the run has begun means."""
     try:
-        return _hydra(arguments, finish)
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return FAILED
+        with stop.listening():
+            return work()
+    except Preempted:
+        print("stopped before the run began", file=sys.stderr, flush=True)
+        return PREEMPTED
     except Exception as error:
         return report(error, traceback)
 
@@ -121,6 +128,8 @@ def _hydra(arguments: Sequence[str], finish: Finish | None) -> int:
                 raise BadInput(
                     f"search={HydraConfig.get().runtime.choices.get('search')}: one run searches nothing; add -m"
                 )
+            if (config.get("compare") or {}).get("tune") is not None:
+                raise BadInput(f"compare.tune={config.compare.tune}: one run compares nothing; add -m")
             result = run(plain(config, HydraConfig.get()), typed(arguments), finish)
             code = code or result  # hydra/sweeper=basic calls this for each of its jobs
         except SystemExit as stop:  # somebody else's: a run returns its code

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,18 @@ from triform.run.log import recorded
 from triform.run.match import matched, said
 from triform.run.ranks import Launcher, launch, leave_slurm
 from triform.training.codes import BAD_INPUT, FAILED, FINISHED, PREEMPTED
+from triform.training.stop import Preempted, stop
 
 if TYPE_CHECKING:
     from triform.data.prepare import Origin, Prepared
 
 log = logging.getLogger(__name__)
+
+STOPPED = "stopped"
+"""What the first rank tells the others in place of a folder when it has been asked to stop."""
+
+PARTNER_SECONDS = 3.0
+"""Time in which a rank that has lost another one hears that this one was asked to stop."""
 
 
 def run(
@@ -107,6 +114,11 @@ def created(
     config: Mapping[str, Any], overrides: Sequence[str], prepared: "Prepared", path: Path | None = None
 ) -> RunFolder:
     """The run's folder, with all that is known before training."""
+    with stop.held():  # no half folder
+        return _made(config, overrides, prepared, path)
+
+
+def _made(config: Mapping[str, Any], overrides: Sequence[str], prepared: "Prepared", path: Path | None) -> RunFolder:
     from triform.training.environment import environment
 
     if path is None:
@@ -209,7 +221,11 @@ def start(
         if count == 1:
             return rank_main(folder, resume, prepared, finish, config["trust"])
         killed: dict[int, str] = {}
-        code = launch(count, rank_main, (folder, resume, None, finish, config["trust"]), killed.setdefault)
+        try:
+            stop.check()
+            code = launch(count, rank_main, (folder, resume, None, finish, config["trust"]), killed.setdefault)
+        except Preempted:
+            code = PREEMPTED
         if killed:
             rank, name = next(iter(killed.items()))
             fail(folder, rank, f"rank {rank} was ended by {name}", first=True)
@@ -232,11 +248,16 @@ def start_launched(
     """
     if launcher.rank != 0:
         told = launcher.told()
-        return rank_main(RunFolder(Path(told)), resume, None, finish, trust) if told else BAD_INPUT
+        if told in ("", STOPPED):
+            return PREEMPTED if told else BAD_INPUT
+        return rank_main(RunFolder(Path(told)), resume, None, finish, trust)
     with ExitStack() as stack:
         try:
             folder, prepared = make()
             stack.enter_context(training(folder))
+        except Preempted:
+            launcher.tell(STOPPED)
+            raise
         except BaseException:
             launcher.tell("")
             raise
@@ -284,14 +305,14 @@ def rank_main(
     from triform.run.parts import loggers, own_data, parts
     from triform.training.fit import fit
     from triform.training.hardware import rank
-    from triform.training.signals import Preempted, Preemption
 
     leave_slurm()
     config = {**folder.read_config(), "trust": list(trust)}
     trackers: list[Any] = []
     code = FAILED
     try:
-        with Preemption(), recorded(folder.log(rank())):
+        with stop.listening(), recorded(folder.log(rank())):
+            stop.check()
             trackers = loggers(config, folder)
             prepared = own_data(folder, config) if prepared is None else prepared
             made = parts(config, prepared)
@@ -314,17 +335,29 @@ def rank_main(
                 conclude(folder, trust, finish, trackers)
     except Preempted:  # before training, which would have saved a checkpoint
         code = PREEMPTED
-        mark(folder, status="preempted", error=None)
+        preempt(folder)
+        if rank() == 0:
+            print(f"stopped outside training; go on with: triform resume {folder.path}", file=sys.stderr, flush=True)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
-        code = FAILED
-        fail(folder, rank(), f"{type(error).__name__}: {one_line(error)}", where=place(error))
-        report(error, config["traceback"])
+        code = PREEMPTED if lost_by_stop(error) else FAILED
+        if code == FAILED:
+            fail(folder, rank(), f"{type(error).__name__}: {one_line(error)}", where=place(error))
+            report(error, config["traceback"])
     finally:
         for tracker in trackers:
             close = getattr(tracker, "close", None)
             if close is not None:
-                close(failed=code == FAILED)
+                with suppress(Preempted):
+                    close(failed=code == FAILED)
     return code
+
+
+def lost_by_stop(error: BaseException) -> bool:
+    """Whether a rank has failed because another one, asked to stop, left it alone; then it is asked to stop as well."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(error, RuntimeError):
+        return False
+    words = ("connection closed", "connection reset", "broken pipe", "gloo", "nccl", "store")
+    return any(word in str(error).lower() for word in words) and stop.wait(PARTNER_SECONDS)
 
 
 def conclude(folder: RunFolder, trust: Sequence[str], finish: Finish, trackers: Sequence[Any]) -> None:
@@ -332,7 +365,7 @@ def conclude(folder: RunFolder, trust: Sequence[str], finish: Finish, trackers: 
     try:
         finish(folder, trust)
         publish(folder, trackers)
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, Preempted) as error:
         log.warning("the report of the finished run failed", exc_info=True)
         reason = f"{type(error).__name__}: {one_line(error)}"
         print(f"warning: the run has finished, its report has not ({reason})", file=sys.stderr, flush=True)
@@ -369,7 +402,7 @@ def fail(folder: RunFolder, rank: int, error: str, first: bool = False, where: s
 
 def preempt(folder: RunFolder) -> None:
     """Mark a run preempted that was ended too early to say so itself."""
-    if folder.config.exists() and folder.read_summary().get("status") not in ("finished", "failed"):
+    if folder.config.exists() and folder.read_summary().get("status") not in ("finished", "failed", "pruned"):
         mark(folder, status="preempted", error=None)
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -15,6 +16,7 @@ from typing import Any
 
 from triform.run.errors import BadInput
 from triform.training.codes import FAILED, FINISHED, PREEMPTED, SIGNALS
+from triform.training.stop import Preempted, stop
 
 GRACE_AFTER_FAILURE = 5.0
 """Seconds that the other ranks get to end after one has failed: they may wait for a partner that will not come. After
@@ -61,8 +63,8 @@ def start_all(
     """Call `target(*arguments)` in a process for each environment, which is added to this one's.
 
     Returns the exit code of the first process that did not end with 0. When one ends, the others must follow or are
-    ended. A signal to this process goes to all of them, once; one that it ends, too early to save anything, counts as
-    preempted.
+    ended. A signal to this process goes to all of them; one that it ends, too early to save anything, counts as
+    preempted. So does one that was asked to stop by itself: the others are then asked, too.
 
     Args:
         asked: told each signal to this process.
@@ -174,9 +176,12 @@ class Processes:
             print(f"error: {process.name} was ended by {cause}", file=sys.stderr, flush=True)
         ended = process.exitcode if process.exitcode is not None and process.exitcode >= 0 else FAILED
         ended = PREEMPTED if by_us else ended
+        if ended == PREEMPTED and signal.SIGTERM not in self._sent:
+            self.signal(signal.SIGTERM)
         self._code = self._code or ended
-        if by_us or ended not in (FINISHED, PREEMPTED):
-            self._deadline = min(self._deadline, time.monotonic() + GRACE_AFTER_FAILURE)
+        if ended != FINISHED:
+            grace = SAVE_SECONDS if ended == PREEMPTED and not by_us else GRACE_AFTER_FAILURE
+            self._deadline = min(self._deadline, time.monotonic() + grace)
 
 
 class handling:
@@ -185,14 +190,17 @@ class handling:
     def __init__(self, handler: Callable[[int, Any], None]) -> None:
         self.handler = handler
         self.before: Mapping[int, Any] = {}
+        self.context = ExitStack()
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
+            self.context.enter_context(stop.elsewhere())
             self.before = {number: signal.signal(number, self.handler) for number in SIGNALS}
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
+        self.context.close()
 
 
 def leave_slurm() -> None:
@@ -209,15 +217,20 @@ def _process(
 ) -> None:
     """A process forked from a server whose environment is older than the run."""
     os.setpgrp()  # Ctrl-C reaches the parent alone, which passes it on once
-    os.environ.clear()
-    os.environ.update(environment)
-    leave_slurm()
-    threading.Thread(target=_die_with_parent, args=(orphans_save,), daemon=True).start()
-    if "OMP_NUM_THREADS" in environment:  # read by nobody after the fork
-        import torch
+    try:
+        with stop.listening():
+            os.environ.clear()
+            os.environ.update(environment)
+            leave_slurm()
+            threading.Thread(target=_die_with_parent, args=(orphans_save,), daemon=True).start()
+            if "OMP_NUM_THREADS" in environment:  # read by nobody after the fork
+                import torch
 
-        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
-    sys.exit(target(*arguments))
+                torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+            code = target(*arguments)
+    except Preempted:
+        code = PREEMPTED
+    sys.exit(code)
 
 
 def _die_with_parent(save: bool) -> None:

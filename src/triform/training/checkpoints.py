@@ -17,6 +17,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from triform.tasks.task import Task
 from triform.training.budget import Budget
 from triform.training.signals import PRUNE, Preempted, Pruned
+from triform.training.stop import stop
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ class Checkpoints(Checkpoint):
         if save or pl_module.stop_agreed:
             self._save(trainer, pl_module)
         if pl_module.stop_agreed:
-            raise Preempted
+            self._stop()
         if over:
             trainer.should_stop = True
 
@@ -187,9 +188,9 @@ class Checkpoints(Checkpoint):
         dataloader_idx: int = 0,
     ) -> None:
         assert isinstance(pl_module, Task)
-        if pl_module.stop_requested and trainer.state.fn == "fit" and trainer.world_size == 1:
-            self._save(trainer, pl_module)  # several ranks finish validating, as they read unequal numbers of batches
-            raise Preempted
+        if trainer.state.fn == "fit" and pl_module.agreed(pl_module.stop_requested):  # all read as many batches
+            self._save(trainer, pl_module)
+            self._stop()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Task)
@@ -214,7 +215,12 @@ class Checkpoints(Checkpoint):
 
     def _save(self, trainer: Trainer, task: Task) -> None:
         task.check_finite(weights=True)
-        trainer.save_checkpoint(self.folder / LAST)
+        with stop.writing():
+            trainer.save_checkpoint(self.folder / LAST)
+
+    def _stop(self) -> None:
+        stop.settle()
+        raise Preempted
 
 
 def link(source: Path, target: Path) -> None:

@@ -1,20 +1,15 @@
 """Stopping when asked to, without losing work."""
 
-import os
-import signal
-from types import FrameType
+from contextlib import ExitStack
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from triform.tasks.task import Task
-from triform.training.codes import SIGNALS
+from triform.training.stop import Preempted, stop
 
-
-class Preempted(Exception):
-    """A signal asked to stop. Raised at a step's end, with a checkpoint, or outside training, where none is due."""
-
+__all__ = ["PRUNE", "Preempted", "Preemption", "Pruned"]
 
 PRUNE = ".prune"
 """File in a run's folder that asks for its end after the next validation; a sweep writes it."""
@@ -25,41 +20,40 @@ class Pruned(Exception):
 
 
 class Preemption(Callback):
-    """SIGTERM, SIGUSR1 and Ctrl-C ask for a checkpoint at the next optimizer step; a second Ctrl-C ends at once.
+    """Once a step is done, SIGTERM, SIGUSR1 and Ctrl-C ask for a checkpoint at the end of the next one.
 
-    Other signals may come more than once: schedulers send several, and to every process.
-
-    Use it as a context around all of a run's work: outside training there is nothing to save and `Preempted` is
-    raised where the signal arrives.
+    Use it as a context around training. Before the first step of this process, as outside training, there is nothing
+    to save, and `Preempted` is raised where the signal arrives; see `triform.training.stop`.
     """
 
     def __init__(self) -> None:
-        self._task: Task | None = None
-        self._before: dict[int, Any] = {}
+        self._context = ExitStack()
+        self._deferred = False
 
     def __enter__(self) -> "Preemption":
-        self._before = {number: signal.getsignal(number) for number in SIGNALS}
-        self._install()
+        self._context.enter_context(stop.listening())
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._raise_again()
+        self._context.close()
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         assert isinstance(pl_module, Task)
-        self._task = pl_module
+        if pl_module.stepped and not self._deferred:
+            task, self._deferred = pl_module, True
+
+            def ask() -> None:
+                task.stop_requested = True
+
+            stop.defer(ask)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._task = None
+        self._raise_again()
 
-    def _install(self) -> None:
-        for number in SIGNALS:
-            signal.signal(number, self._ask)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self._task is None:
-            raise Preempted
-        if self._task.stop_requested and number == signal.SIGINT:
-            os._exit(128 + number)
-        self._task.stop_requested = True
+    def _raise_again(self) -> None:
+        if self._deferred:
+            stop.defer(None)
+            self._deferred = False
