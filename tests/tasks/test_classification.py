@@ -73,11 +73,11 @@ def test_balanced_weights_make_classes_count_alike(tokenizer: Tokenizer, tmp_pat
     np.array([0, 1, 1, 1, 1, 1]).tofile(tmp_path / "train.labels")
     objective = build(tokenizer, "encoder", class_weights="balanced")
     objective.look(Split("labelled", tmp_path / "train", "uint16"))
-    assert objective.choice.train_loss.class_weights is not None
-    assert objective.choice.train_loss.class_weights.tolist() == pytest.approx([6 / (2 * 1), 6 / (2 * 5)])
+    assert objective.criterion.train_loss.class_weights is not None
+    assert objective.criterion.train_loss.class_weights.tolist() == pytest.approx([6 / (2 * 1), 6 / (2 * 5)])
     logits, labels = torch.randn(2, 2), torch.tensor([1, 0])
     plain = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-    torch.testing.assert_close(objective.choice.train_loss(logits, labels), (plain * torch.tensor([0.6, 3.0])).sum())
+    torch.testing.assert_close(objective.criterion.train_loss(logits, labels), (plain * torch.tensor([0.6, 3.0])).sum())
 
 
 def test_weights_that_do_not_fit_the_labels_are_refused(tokenizer: Tokenizer) -> None:

@@ -35,5 +35,5 @@ def test_a_validation_in_which_nothing_is_written_has_no_figures_of_it(tokenizer
     figures.reset("cpu")
     figures.add(Even(), objective.collate([{"source_ids": np.array([8]), "target_ids": np.array([9, 10])}], [(0, 0)]))
     found = figures.means(None)
-    assert set(found) == {"loss", "accuracy", "exact_match"}
+    assert set(found) == {"loss", "accuracy", "exact_match", "perplexity"}
     assert abs(found["loss"] - np.log(60)) < 1e-6

@@ -118,8 +118,8 @@ def test_balanced_weights_count_words(tokenizer: Tokenizer, tmp_path: Path) -> N
     np.array([3, 7]).tofile(tmp_path / "train.tags_ends")
     objective = build(tokenizer, labels=["NOUN", "VERB"], class_weights="balanced")
     objective.look(Split("tagged", tmp_path / "train", "uint16"))
-    assert objective.train_loss.class_weights is not None
-    assert objective.train_loss.class_weights.tolist() == pytest.approx([4 / 2, 4 / 6])
+    assert objective.criterion.choice.train_loss.class_weights is not None
+    assert objective.criterion.choice.train_loss.class_weights.tolist() == pytest.approx([4 / 2, 4 / 6])
 
 
 def test_one_tag_is_no_choice(tokenizer: Tokenizer) -> None:

@@ -7,27 +7,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
 from triform.generation import generate
-from triform.layers.losses import CrossEntropy
 from triform.tasks.objective import (
     IGNORED,
     Batch,
     Ids,
     Key,
-    Measures,
     Model,
     Objective,
     Sample,
-    model_inputs,
     pad,
     padding_mask,
-    perplexity,
     present,
 )
-from triform.tasks.token_loss import token_losses
+from triform.tasks.token_loss import TokenLoss
 
 
 class CausalLM(Objective):
@@ -66,7 +61,7 @@ class CausalLM(Objective):
     ) -> None:
         self.prompt, self.sample_tokens, self.temperature = prompt, sample_tokens, temperature
         self.tokenizer, self.seed = tokenizer, seed
-        self.train_loss, self.plain_loss = token_losses(label_smoothing, smoothing, z_loss, tokenizer)
+        self.criterion = TokenLoss(label_smoothing, smoothing, z_loss, tokenizer)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         rows = [np.append(example["opening"], example["ids"]) if "opening" in example else example["ids"]
@@ -90,17 +85,8 @@ class CausalLM(Objective):
     def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
         return lengths[:, 0]
 
-    def hidden(self, model: Model, batch: Batch) -> Tensor:
-        return model(**model_inputs(batch)).hidden
-
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
-
-    def evaluate(self, model: Model, batch: Batch) -> Measures:
-        return token_measures(model.head(self.hidden(model, batch)), batch, self.plain_loss)
-
     def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
-        figures = {"perplexity": perplexity(loss)}
+        figures = super().derive(loss, n_targets, n_bytes)
         if n_bytes:
             figures["bits_per_byte"] = loss * n_targets / math.log(2) / n_bytes
         return figures
@@ -139,9 +125,3 @@ def packed(documents: Sequence[Ids]) -> Batch:
         numbers.append([n for n, length in enumerate(lengths, start=1) for _ in range(length)])
         positions.append([p for length in lengths for p in range(length)])
     return {"document_ids": pad(numbers, 0), "position_ids": pad(positions, 0)}
-
-
-def token_measures(logits: Tensor, batch: Batch, loss: CrossEntropy) -> Measures:
-    """Loss and share of right first guesses over the batch's targets."""
-    right = (logits.argmax(-1) == batch["labels"]).sum()
-    return Measures(loss(logits, batch["labels"]), batch["n_targets"], {"accuracy": (right, batch["n_targets"])})

@@ -5,26 +5,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
 from triform.generation import generate
-from triform.tasks.causal_lm import token_measures
 from triform.tasks.objective import (
     IGNORED,
     Batch,
     Key,
-    Measures,
     Model,
     Objective,
     Sample,
-    model_inputs,
     pad,
     padding_mask,
-    perplexity,
     present,
 )
-from triform.tasks.token_loss import token_losses
+from triform.tasks.token_loss import TokenLoss
 
 
 class Chat(Objective):
@@ -59,7 +54,7 @@ class Chat(Objective):
         seed: int,
     ) -> None:
         self.tokenizer, self.seq_len, self.sample_tokens = tokenizer, seq_len, sample_tokens
-        self.train_loss, self.plain_loss = token_losses(label_smoothing, smoothing, z_loss, tokenizer)
+        self.criterion = TokenLoss(label_smoothing, smoothing, z_loss, tokenizer)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         rows = [np.asarray(example["ids"][: self.room()], dtype=np.int64) for example in examples]
@@ -83,18 +78,6 @@ class Chat(Objective):
 
     def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
         return np.clip(lengths[:, 0] - 1, 0, self.seq_len)
-
-    def hidden(self, model: Model, batch: Batch) -> Tensor:
-        return model(**model_inputs(batch)).hidden
-
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
-
-    def evaluate(self, model: Model, batch: Batch) -> Measures:
-        return token_measures(model.head(self.hidden(model, batch)), batch, self.plain_loss)
-
-    def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
-        return {"perplexity": perplexity(loss)}
 
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         """What the model says, greedily, in place of the assistant's last turn."""

@@ -5,21 +5,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from triform.data.prepare import Split
 from triform.layers.losses import CrossEntropy
 from triform.tasks.f1 import class_counts, macro_f1, one_hot
-from triform.tasks.objective import IGNORED, Measures, Model
+from triform.tasks.objective import IGNORED, Batch, Criterion, Measures, Model
 
 
-class Choice:
-    """Losses and figures of examples with one label each, which is one row of the head's logits.
+class Choice(Criterion):
+    """Losses and figures of labels, one for each row of the head's logits.
 
     Args:
         task: its name, for messages.
         labels: the classes by number.
         label_smoothing: share of the probability spread over the classes, in [0, 1).
-        class_weights: factor of each class's losses, see `checked_weights`; "balanced": `balanced_weights` of the
-            training split. Figures are without weights.
+        class_weights: factor of each class's losses, see `checked_weights`; "balanced": `balanced_weights` of what
+            `count` is given. Figures are without weights.
 
     Raises:
         ValueError: unknown `class_weights`; see also `CrossEntropy`.
@@ -33,20 +32,26 @@ class Choice:
         self.train_loss = CrossEntropy(label_smoothing, class_weights=checked_weights(task, class_weights, labels))
         self.plain_loss = CrossEntropy(0.0)
 
-    def look(self, train: Split) -> None:
+    def count(self, labels: np.ndarray | None) -> None:
+        """See the labels of the training split, -100 where there is none."""
         if self.balanced:
-            assert train.labels is not None
-            counts = np.bincount(train.labels, minlength=self.n_classes)
+            assert labels is not None
+            counts = np.bincount(labels[labels != IGNORED], minlength=self.n_classes)
             self.train_loss = CrossEntropy(self.label_smoothing, class_weights=balanced_weights(counts))
 
-    def loss(self, model: Model, hidden: Tensor, labels: Tensor) -> Tensor:
-        return model.head(hidden, labels, self.train_loss)
+    def loss(self, model: Model, hidden: Tensor, batch: Batch) -> Tensor:
+        loss: Tensor = model.head(hidden, batch["labels"], self.train_loss)
+        return loss
 
-    def measures(self, logits: Tensor, labels: Tensor, n_targets: int) -> Measures:
+    def evaluate(self, model: Model, hidden: Tensor, batch: Batch) -> Measures:
         """Loss, accuracy, and what F1 is counted from."""
-        guesses = logits.argmax(-1).masked_fill(labels == IGNORED, IGNORED)
+        return self.measures(model.head(hidden), batch)
+
+    def measures(self, logits: Tensor, batch: Batch) -> Measures:
+        labels, n_targets = batch["labels"].flatten(), batch["n_targets"]
+        guesses = logits.argmax(-1).flatten().masked_fill(labels == IGNORED, IGNORED)
         return Measures(
-            self.plain_loss(logits, labels),
+            self.plain_loss(logits, batch["labels"]),
             n_targets,
             {"accuracy": (((guesses == labels) & (labels != IGNORED)).sum(), n_targets)},
             {"classes": class_counts(one_hot(guesses, self.n_classes), one_hot(labels, self.n_classes))},

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,7 +11,7 @@ from triform.data.prepare import Split
 from triform.data.tokenizers import Tokenizer
 from triform.models.heads import ClassificationHead, Transform
 from triform.tasks.choice import Choice, known_labels
-from triform.tasks.objective import IGNORED, Batch, Ids, Key, Measures, Model, Objective, Sample
+from triform.tasks.objective import IGNORED, Batch, Ids, Key, Model, Objective, Sample
 from triform.tasks.text_state import FAMILIES, TextState
 
 
@@ -52,10 +51,10 @@ class Classification(Objective):
     ) -> None:
         self.labels, self.dropout = known_labels("Classification", labels, "data.label_column"), dropout
         self.text = TextState(family, tokenizer, seq_len, pooling, "Classification")
-        self.choice = Choice("Classification", self.labels, label_smoothing, class_weights)
+        self.criterion: Choice = Choice("Classification", self.labels, label_smoothing, class_weights)
 
     def look(self, train: Split) -> None:
-        self.choice.look(train)
+        self.criterion.count(train.labels)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         return self.text.inputs([example["ids"] for example in examples]) | {
@@ -68,18 +67,6 @@ class Classification(Objective):
 
     def hidden(self, model: Model, batch: Batch) -> Tensor:
         return self.text.hidden(model, batch)
-
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        return self.choice.loss(model, self.hidden(model, batch), batch["labels"])
-
-    def evaluate(self, model: Model, batch: Batch) -> Measures:
-        return self.choice.measures(model.head(self.hidden(model, batch)), batch["labels"], batch["n_targets"])
-
-    def sums(self) -> Mapping[str, int]:
-        return self.choice.sums()
-
-    def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-        return self.choice.conclude(sums)
 
     def probabilities(self, model: Model, texts: Sequence[Ids]) -> Tensor:
         """Of each class of each text."""

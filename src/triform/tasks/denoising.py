@@ -9,11 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
-from triform.tasks.causal_lm import token_measures
-from triform.tasks.noise import documents, gaps, generator, spans
-from triform.tasks.objective import Batch, Key, Measures, Model, Objective, Sample, perplexity
+from triform.tasks.noise import gaps, generator, spans, texts
+from triform.tasks.objective import Batch, Key, Model, Objective, Sample
 from triform.tasks.source_target import FAMILIES, SourceTarget
-from triform.tasks.token_loss import token_losses
+from triform.tasks.token_loss import TokenLoss
 
 
 class Denoising(Objective):
@@ -81,7 +80,7 @@ class Denoising(Objective):
         self.tokenizer, self.mask_id, self.seed = tokenizer, tokenizer.mask_id, seed
         self.form = SourceTarget(family, tokenizer, both_ways=True)
         self.length = max(seq_len - 1 if self.form.two_stacks else (seq_len - 1) // 2, 1)
-        self.train_loss, self.plain_loss = token_losses(label_smoothing, smoothing, z_loss, tokenizer)
+        self.criterion = TokenLoss(label_smoothing, smoothing, z_loss, tokenizer)
 
     def damage(self, rng: np.random.Generator, ids: np.ndarray) -> list[int]:
         """A source for the text `ids`, without its end; never longer than it."""
@@ -92,11 +91,13 @@ class Denoising(Objective):
         return self._infilled(rng, ids) if self.infill_share else ids.tolist()
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
-        texts = [(generator(self.seed, key), self._texts(example)) for example, key in zip(examples, keys, strict=True)]
-        return self.form.batch(
-            [self.damage(rng, ids) for rng, found in texts for ids in found],
-            [[*ids.tolist(), self.tokenizer.eos_id] for _, found in texts for ids in found],
-        )
+        pairs = [
+            (self.damage(rng, ids), [*ids.tolist(), self.tokenizer.eos_id])
+            for example, key in zip(examples, keys, strict=True)
+            for rng in [generator(self.seed, key)]
+            for ids in texts(example, self.length, self.tokenizer.eos_id)
+        ]
+        return self.form.batch([source for source, _ in pairs], [target for _, target in pairs])
 
     def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
         return 2 * np.minimum(lengths[:, 0], self.length) + 1  # a source may be shorter than its text
@@ -107,20 +108,11 @@ class Denoising(Objective):
     def hidden(self, model: Model, batch: Batch) -> Tensor:
         return self.form.hidden(model, batch)
 
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
-
-    def evaluate(self, model: Model, batch: Batch) -> Measures:
-        return token_measures(model.head(self.hidden(model, batch)), batch, self.plain_loss)
-
-    def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
-        return {"perplexity": perplexity(loss)}
-
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         pairs = [
             (self.damage(generator(self.seed, (0, index)), text), text)
             for index, example in enumerate(examples)
-            for text in self._texts(example)[:1]
+            for text in texts(example, self.length, self.tokenizer.eos_id)[:1]
         ]
         if not pairs:
             return []
@@ -130,11 +122,6 @@ class Denoising(Objective):
             Sample("[…]".join(decode(run) for run in _split(source, self.mask_id)), decode(output), decode(text))
             for (source, text), output in zip(pairs, outputs, strict=True)
         ]
-
-    def _texts(self, example: Mapping[str, Any]) -> list[np.ndarray]:
-        """The documents of a row without their end marks, which source and target have anyway."""
-        found = (ids[:-1] if ids[-1] == self.tokenizer.eos_id else ids for ids in documents(example, self.length))
-        return [ids for ids in found if len(ids)]
 
     def _shuffled(self, rng: np.random.Generator, ids: np.ndarray) -> np.ndarray:
         stops = np.isin(ids, self._stops)

@@ -13,7 +13,7 @@ from triform.data.tokenizers import Tokenizer
 from triform.models.heads import ClassificationHead
 from triform.tasks.choice import Choice, known_labels
 from triform.tasks.noise import generator
-from triform.tasks.objective import IGNORED, Batch, Key, Measures, Model, Objective, Sample
+from triform.tasks.objective import IGNORED, Batch, Key, Model, Objective, Sample
 from triform.tasks.text_state import POOLINGS
 
 
@@ -64,12 +64,12 @@ class ImageClassification(Objective):
         if shift < 0:
             raise ValueError(f"{name}: shift={shift} is negative; set task.shift to a number of pixels, at least 0")
         self.labels = known_labels(name, labels, "data.train_files, which has a folder for each")
-        self.choice = Choice(name, self.labels, label_smoothing, class_weights)
+        self.criterion: Choice = Choice(name, self.labels, label_smoothing, class_weights)
         self.pooling, self.dropout, self.shift, self.flip = pooling, dropout, shift, flip
         self.seq_len, self.seed = seq_len, seed
 
     def look(self, train: Split) -> None:
-        self.choice.look(train)
+        self.criterion.count(train.labels)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         """A batch without examples has no `pixels`."""
@@ -103,18 +103,6 @@ class ImageClassification(Objective):
             images = model.embedding.blank(self.seq_len)
         hidden = model(images).hidden
         return hidden[:, 0] if self.pooling == "first" else hidden[:, 1:].mean(1)
-
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        return self.choice.loss(model, self.hidden(model, batch), batch["labels"])
-
-    def evaluate(self, model: Model, batch: Batch) -> Measures:
-        return self.choice.measures(model.head(self.hidden(model, batch)), batch["labels"], batch["n_targets"])
-
-    def sums(self) -> Mapping[str, int]:
-        return self.choice.sums()
-
-    def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-        return self.choice.conclude(sums)
 
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         if not examples:

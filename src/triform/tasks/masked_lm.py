@@ -4,26 +4,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
-from triform.tasks.causal_lm import packed, token_measures
+from triform.tasks.causal_lm import packed
 from triform.tasks.noise import generator
 from triform.tasks.objective import (
     IGNORED,
     Batch,
     Key,
-    Measures,
     Model,
     Objective,
     Sample,
     model_inputs,
     pad,
     padding_mask,
-    perplexity,
     present,
 )
-from triform.tasks.token_loss import token_losses
+from triform.tasks.token_loss import TokenLoss
 from triform.tasks.words import Words
 
 
@@ -73,7 +70,7 @@ class MaskedLM(Objective):
         self.mask_share, self.tokenizer, self.seed, self.seq_len = mask_share, tokenizer, seed, seq_len
         self.mask_id = tokenizer.mask_id
         self.words = Words(tokenizer) if whole_words else None
-        self.train_loss, self.plain_loss = token_losses(label_smoothing, smoothing, z_loss, tokenizer)
+        self.criterion = TokenLoss(label_smoothing, smoothing, z_loss, tokenizer)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         rows = [np.asarray(example["ids"][: self.seq_len], dtype=np.int64) for example in examples]
@@ -94,18 +91,6 @@ class MaskedLM(Objective):
 
     def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
         return np.minimum(lengths[:, 0], self.seq_len)
-
-    def hidden(self, model: Model, batch: Batch) -> Tensor:
-        return model(**model_inputs(batch)).hidden
-
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
-
-    def evaluate(self, model: Model, batch: Batch) -> Measures:
-        return token_measures(model.head(self.hidden(model, batch)), batch, self.plain_loss)
-
-    def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
-        return {"perplexity": perplexity(loss)}
 
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         device = next(model.parameters()).device

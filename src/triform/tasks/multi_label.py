@@ -12,7 +12,7 @@ from triform.layers.losses import BinaryCrossEntropy
 from triform.tasks.choice import known_labels
 from triform.tasks.classification import text_head
 from triform.tasks.f1 import class_counts, macro_f1, micro_f1
-from triform.tasks.objective import Batch, Ids, Key, Measures, Model, Objective, Sample
+from triform.tasks.objective import Batch, Criterion, Ids, Key, Measures, Model, Objective, Sample
 from triform.tasks.text_state import FAMILIES, TextState
 
 
@@ -49,7 +49,7 @@ class MultiLabel(Objective):
     ) -> None:
         self.labels, self.dropout = known_labels("MultiLabel", labels, "data.labels_column"), dropout
         self.text = TextState(family, tokenizer, seq_len, pooling, "MultiLabel")
-        self.binary_loss = BinaryCrossEntropy()
+        self.criterion = YesOrNo(len(self.labels))
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         labels = torch.zeros(len(examples) or 1, len(self.labels), dtype=torch.bool)
@@ -67,28 +67,6 @@ class MultiLabel(Objective):
     def hidden(self, model: Model, batch: Batch) -> Tensor:
         """The states of the texts; a batch without examples has a row of padding that is none."""
         return self.text.hidden(model, batch)
-
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        loss = self.binary_loss(model.head(self.hidden(model, batch)), batch["labels"])
-        return loss if batch["n_rows"] else loss * 0
-
-    def evaluate(self, model: Model, batch: Batch) -> Measures:
-        n_rows = batch["n_rows"]
-        logits, labels = model.head(self.hidden(model, batch))[:n_rows], batch["labels"][:n_rows]
-        guesses = logits > 0
-        right = guesses == labels
-        return Measures(
-            self.binary_loss(logits, labels),
-            batch["n_targets"],
-            {"accuracy": (right.sum(), batch["n_targets"]), "exact_match": (right.all(-1).sum(), n_rows)},
-            {"classes": class_counts(guesses, labels)},
-        )
-
-    def sums(self) -> Mapping[str, int]:
-        return {"classes": 3 * len(self.labels)}
-
-    def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-        return {"micro_f1": micro_f1(sums["classes"]), "macro_f1": macro_f1(sums["classes"])}
 
     def probabilities(self, model: Model, texts: Sequence[Ids]) -> Tensor:
         """Of each class of each text."""
@@ -112,3 +90,32 @@ class MultiLabel(Objective):
 
     def model_arguments(self) -> dict[str, Any]:
         return text_head(len(self.labels), self.dropout)
+
+
+class YesOrNo(Criterion):
+    """Losses and figures of one answer for each class of each text."""
+
+    def __init__(self, n_classes: int) -> None:
+        self.n_classes, self.binary_loss = n_classes, BinaryCrossEntropy()
+
+    def loss(self, model: Model, hidden: Tensor, batch: Batch) -> Tensor:
+        loss = self.binary_loss(model.head(hidden), batch["labels"])
+        return loss if batch["n_rows"] else loss * 0
+
+    def evaluate(self, model: Model, hidden: Tensor, batch: Batch) -> Measures:
+        n_rows = batch["n_rows"]
+        logits, labels = model.head(hidden)[:n_rows], batch["labels"][:n_rows]
+        guesses = logits > 0
+        right = guesses == labels
+        return Measures(
+            self.binary_loss(logits, labels),
+            batch["n_targets"],
+            {"accuracy": (right.sum(), batch["n_targets"]), "exact_match": (right.all(-1).sum(), n_rows)},
+            {"classes": class_counts(guesses, labels)},
+        )
+
+    def sums(self) -> Mapping[str, int]:
+        return {"classes": 3 * self.n_classes}
+
+    def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        return {"micro_f1": micro_f1(sums["classes"]), "macro_f1": macro_f1(sums["classes"])}

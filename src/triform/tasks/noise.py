@@ -23,6 +23,12 @@ def documents(example: Mapping[str, Any], length: int) -> list[np.ndarray]:
     return np.split(ids, np.flatnonzero(np.diff(numbers)) + 1) if len(ids) else []
 
 
+def texts(example: Mapping[str, Any], length: int, end: int) -> list[np.ndarray]:
+    """The same without their end marks, and without those that are nothing else."""
+    found = (ids[:-1] if ids[-1] == end else ids for ids in documents(example, length))
+    return [ids for ids in found if len(ids)]
+
+
 def parts(rng: np.random.Generator, n: int, n_parts: int) -> np.ndarray:
     """`n` cut into `n_parts` whole numbers of at least 1, every way equally likely."""
     cuts = np.sort(rng.choice(n - 1, size=n_parts - 1, replace=False)) + 1

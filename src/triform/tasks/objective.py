@@ -1,6 +1,5 @@
 """What a task is: how examples become batches, what is minimised, what is measured."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +45,30 @@ class Measures:
     sums: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+class Criterion(ABC):
+    """What is minimised and what is measured, given the states that the head reads."""
+
+    @abstractmethod
+    def loss(self, model: Model, hidden: Tensor, batch: Batch) -> Tensor:
+        """Loss summed over the batch's targets: what is trained on."""
+
+    @abstractmethod
+    def evaluate(self, model: Model, hidden: Tensor, batch: Batch) -> Measures:
+        """Loss without smoothing and weights, and the measures."""
+
+    def sums(self) -> Mapping[str, int]:
+        """How many numbers each of the sums has that `evaluate` returns."""
+        return {}
+
+    def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Figures of the sums over all batches and ranks; sums that nothing was added to are 0."""
+        return {}
+
+    def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
+        """Figures that follow from the mean loss over a split of `n_bytes` bytes of text."""
+        return {}
+
+
 class Objective(ABC):
     """A task without its training loop, so that it runs in a notebook as well as under Lightning.
 
@@ -67,6 +90,7 @@ class Objective(ABC):
     """Names of the figures that `derive` and `conclude` add."""
     written: tuple[str, ...] = ()
     """Names of the figures that `conclude` adds where `write` has been called."""
+    criterion: Criterion
     extra_tokens: int = 0
     """Rows of the model's table beyond the tokenizer's vocabulary, for marks that only this task has."""
 
@@ -74,17 +98,18 @@ class Objective(ABC):
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         """Make a batch of examples. None at all gives one row of padding without a target."""
 
-    @abstractmethod
     def hidden(self, model: Model, batch: Batch) -> Tensor:
-        """States from which the head predicts the labels."""
+        """States from which the head predicts the labels: here those of all tokens of a single stack."""
+        hidden: Tensor = model(**model_inputs(batch)).hidden
+        return hidden
 
-    @abstractmethod
     def loss(self, model: Model, batch: Batch) -> Tensor:
-        """Loss summed over the batch's targets: what is trained on."""
+        """See `Criterion`."""
+        return self.criterion.loss(model, self.hidden(model, batch), batch)
 
-    @abstractmethod
     def evaluate(self, model: Model, batch: Batch) -> Measures:
-        """Loss without smoothing and the task's measures."""
+        """See `Criterion`."""
+        return self.criterion.evaluate(model, self.hidden(model, batch), batch)
 
     @abstractmethod
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
@@ -92,7 +117,7 @@ class Objective(ABC):
 
     def sums(self) -> Mapping[str, int]:
         """How many numbers each of the sums has that `evaluate` and `write` return."""
-        return {}
+        return self.criterion.sums()
 
     def writes(self, final: bool) -> bool:
         """Whether what the model writes is measured, which takes long: at the end of a run (`final`), or in each
@@ -105,7 +130,7 @@ class Objective(ABC):
 
     def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Figures of the sums over all batches and ranks; sums that nothing was added to are 0."""
-        return {}
+        return self.criterion.conclude(sums)
 
     def signatures(self) -> dict[str, str]:
         """How figures are computed that others compute otherwise, by the figure's name."""
@@ -127,8 +152,8 @@ class Objective(ABC):
         return None
 
     def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
-        """Figures that follow from the mean loss over a split of `n_bytes` bytes of text."""
-        return {}
+        """See `Criterion`."""
+        return self.criterion.derive(loss, n_targets, n_bytes)
 
     def model_arguments(self) -> dict[str, Any]:
         """What the model must be built with for this task, such as another head."""
@@ -164,8 +189,3 @@ def model_inputs(batch: Batch) -> dict[str, Tensor]:
         for key in ("input_ids", "padding_mask", "position_ids", "document_ids", "prefix_length")
         if batch.get(key) is not None
     }
-
-
-def perplexity(loss: float) -> float:
-    """exp of the mean loss; infinite where a float cannot hold it."""
-    return math.exp(loss) if loss < 700 else math.inf

@@ -5,27 +5,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
-from triform.tasks.causal_lm import token_measures
 from triform.tasks.noise import documents, generator
 from triform.tasks.objective import (
     IGNORED,
     Batch,
     Key,
-    Measures,
     Model,
     Objective,
     Sample,
-    model_inputs,
     pad,
     padding_mask,
-    perplexity,
     present,
 )
 from triform.tasks.source_target import after_prefix
-from triform.tasks.token_loss import token_losses
+from triform.tasks.token_loss import TokenLoss
 
 
 class PrefixLM(Objective):
@@ -60,7 +55,7 @@ class PrefixLM(Objective):
         seed: int,
     ) -> None:
         self.tokenizer, self.seq_len, self.seed, self.sample_tokens = tokenizer, seq_len, seed, sample_tokens
-        self.train_loss, self.plain_loss = token_losses(label_smoothing, smoothing, z_loss, tokenizer)
+        self.criterion = TokenLoss(label_smoothing, smoothing, z_loss, tokenizer)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         rows, labels, prefixes = [], [], []
@@ -86,18 +81,6 @@ class PrefixLM(Objective):
 
     def row_lengths(self, lengths: np.ndarray) -> np.ndarray:
         return np.clip(lengths[:, 0] - 1, 0, self.seq_len)
-
-    def hidden(self, model: Model, batch: Batch) -> Tensor:
-        return model(**model_inputs(batch)).hidden
-
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
-
-    def evaluate(self, model: Model, batch: Batch) -> Measures:
-        return token_measures(model.head(self.hidden(model, batch)), batch, self.plain_loss)
-
-    def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
-        return {"perplexity": perplexity(loss)}
 
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         device, samples = next(model.parameters()).device, []

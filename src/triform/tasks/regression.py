@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from triform.data.tokenizers import Tokenizer
 from triform.layers.losses import SquaredError
 from triform.models.heads import RegressionHead, Transform
-from triform.tasks.objective import Batch, Ids, Key, Measures, Model, Objective, Sample
+from triform.tasks.objective import Batch, Criterion, Ids, Key, Measures, Model, Objective, Sample
 from triform.tasks.text_state import FAMILIES, TextState
 
 
@@ -59,7 +59,7 @@ class Regression(Objective):
             )
         self.center, self.scale, self.dropout = center, scale, dropout
         self.text = TextState(family, tokenizer, seq_len, pooling, "Regression")
-        self.squared_error = SquaredError()
+        self.criterion = Number(scale)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         scores = [(float(example["score"]) - self.center) / self.scale for example in examples]
@@ -73,27 +73,6 @@ class Regression(Objective):
 
     def hidden(self, model: Model, batch: Batch) -> Tensor:
         return self.text.hidden(model, batch)
-
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        return model.head(self.hidden(model, batch), batch["labels"], self.squared_error)
-
-    def evaluate(self, model: Model, batch: Batch) -> Measures:
-        n = batch["n_targets"]
-        outputs, scores = model.head(self.hidden(model, batch))[:n].double(), batch["labels"][:n].double()
-        error = (outputs - scores) * self.scale
-        moments = [values.sum() for values in (outputs, scores, outputs**2, scores**2, outputs * scores)]
-        return Measures(
-            self.squared_error(outputs, scores),
-            n,
-            {"mse": (error.square().sum(), n), "mae": (error.abs().sum(), n)},
-            {"moments": torch.stack([torch.full_like(moments[0], n), *moments])},
-        )
-
-    def sums(self) -> Mapping[str, int]:
-        return {"moments": 6}
-
-    def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-        return {"pearson": pearson(*sums["moments"].tolist())}
 
     def says(self, model: Model, texts: Sequence[Ids]) -> list[str]:
         """The number of each text."""
@@ -110,6 +89,39 @@ class Regression(Objective):
     def model_arguments(self) -> dict[str, Any]:
         dense = partial(Transform, activation=nn.Tanh, norm=None, bias=True)
         return {"head": partial(RegressionHead, dropout=self.dropout, transform=dense)}
+
+
+class Number(Criterion):
+    """Losses of scaled scores, and figures of scores as they are.
+
+    Args:
+        scale: by which they were divided.
+    """
+
+    def __init__(self, scale: float) -> None:
+        self.scale, self.squared_error = scale, SquaredError()
+
+    def loss(self, model: Model, hidden: Tensor, batch: Batch) -> Tensor:
+        loss: Tensor = model.head(hidden, batch["labels"], self.squared_error)
+        return loss
+
+    def evaluate(self, model: Model, hidden: Tensor, batch: Batch) -> Measures:
+        n = batch["n_targets"]
+        outputs, scores = model.head(hidden)[:n].double(), batch["labels"][:n].double()
+        error = (outputs - scores) * self.scale
+        moments = [values.sum() for values in (outputs, scores, outputs**2, scores**2, outputs * scores)]
+        return Measures(
+            self.squared_error(outputs, scores),
+            n,
+            {"mse": (error.square().sum(), n), "mae": (error.abs().sum(), n)},
+            {"moments": torch.stack([torch.full_like(moments[0], n), *moments])},
+        )
+
+    def sums(self) -> Mapping[str, int]:
+        return {"moments": 6}
+
+    def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        return {"pearson": pearson(*sums["moments"].tolist())}
 
 
 def pearson(n: float, x: float, y: float, xx: float, yy: float, xy: float) -> float:

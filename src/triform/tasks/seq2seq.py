@@ -7,9 +7,9 @@ import numpy as np
 from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
-from triform.tasks.objective import IGNORED, Batch, Ids, Key, Measures, Model, Objective, Sample
+from triform.tasks.objective import IGNORED, Batch, Ids, Key, Model, Objective, Sample
 from triform.tasks.source_target import FAMILIES, SourceTarget
-from triform.tasks.token_loss import token_losses
+from triform.tasks.token_loss import TokenLoss
 from triform.tasks.written import Corpus
 
 WHEN = ("never", "test", "validation")
@@ -39,6 +39,7 @@ class Seq2Seq(Objective):
     packs = ("decoder",)
     monitor = ("loss", "min")
     measures = ("accuracy", "exact_match")
+    derived = ("perplexity",)
     written = Corpus.figures
 
     def __init__(
@@ -61,7 +62,7 @@ class Seq2Seq(Objective):
             )
         self.tokenizer, self.seq_len, self.generate_metrics = tokenizer, seq_len, generate_metrics
         self.form = SourceTarget(family, tokenizer, both_ways=False)
-        self.train_loss, self.plain_loss = token_losses(label_smoothing, smoothing, z_loss, tokenizer)
+        self.criterion = TokenLoss(label_smoothing, smoothing, z_loss, tokenizer, whole=True)
         self.corpus = Corpus()
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
@@ -83,19 +84,6 @@ class Seq2Seq(Objective):
 
     def hidden(self, model: Model, batch: Batch) -> Tensor:
         return self.form.hidden(model, batch)
-
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
-
-    def evaluate(self, model: Model, batch: Batch) -> Measures:
-        logits, labels = model.head(self.hidden(model, batch)), batch["labels"]
-        target, right = labels != IGNORED, logits.argmax(-1) == labels
-        whole = (right | ~target).all(-1) & target.any(-1)
-        return Measures(
-            self.plain_loss(logits, labels),
-            batch["n_targets"],
-            {"accuracy": ((right & target).sum(), batch["n_targets"]), "exact_match": (whole.sum(), batch["n_rows"])},
-        )
 
     def sums(self) -> Mapping[str, int]:
         return self.corpus.sizes

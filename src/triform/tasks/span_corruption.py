@@ -7,11 +7,10 @@ import numpy as np
 from torch import Tensor
 
 from triform.data.tokenizers import Tokenizer
-from triform.tasks.causal_lm import token_measures
-from triform.tasks.noise import documents, gaps, generator, parts, spans
-from triform.tasks.objective import Batch, Key, Measures, Model, Objective, Sample, perplexity
+from triform.tasks.noise import gaps, generator, parts, spans, texts
+from triform.tasks.objective import Batch, Key, Model, Objective, Sample
 from triform.tasks.source_target import FAMILIES, SourceTarget
-from triform.tasks.token_loss import token_losses
+from triform.tasks.token_loss import TokenLoss
 
 
 class SpanCorruption(Objective):
@@ -70,7 +69,7 @@ class SpanCorruption(Objective):
         self.noise_share, self.mean_span = noise_share, mean_span
         self.tokenizer, self.seq_len, self.seed = tokenizer, seq_len, seed
         self.form = SourceTarget(family, tokenizer, both_ways=True)
-        self.train_loss, self.plain_loss = token_losses(label_smoothing, smoothing, z_loss, tokenizer)
+        self.criterion = TokenLoss(label_smoothing, smoothing, z_loss, tokenizer)
         self.sentinels = own_sentinels(tokenizer)
         if not self.sentinels:
             self.extra_tokens = n_sentinels
@@ -106,7 +105,7 @@ class SpanCorruption(Objective):
             self.corrupt(rng, ids)
             for example, key in zip(examples, keys, strict=True)
             for rng in [generator(self.seed, key)]
-            for ids in self._texts(example)
+            for ids in texts(example, self.length, self.tokenizer.eos_id)
         ]
         return self.form.batch([source for source, _ in pairs], [target for _, target in pairs])
 
@@ -119,20 +118,11 @@ class SpanCorruption(Objective):
     def hidden(self, model: Model, batch: Batch) -> Tensor:
         return self.form.hidden(model, batch)
 
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
-
-    def evaluate(self, model: Model, batch: Batch) -> Measures:
-        return token_measures(model.head(self.hidden(model, batch)), batch, self.plain_loss)
-
-    def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
-        return {"perplexity": perplexity(loss)}
-
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         pairs = [
             self.corrupt(generator(self.seed, (0, index)), text)
             for index, example in enumerate(examples)
-            for text in self._texts(example)[:1]
+            for text in texts(example, self.length, self.tokenizer.eos_id)[:1]
         ]
         if not pairs:
             return []
@@ -154,11 +144,6 @@ class SpanCorruption(Objective):
             else:
                 run.append(token)
         return words
-
-    def _texts(self, example: Mapping[str, Any]) -> list[np.ndarray]:
-        """The documents of a row without their end marks, which source and target have anyway."""
-        found = (ids[:-1] if ids[-1] == self.tokenizer.eos_id else ids for ids in documents(example, self.length))
-        return [ids for ids in found if len(ids)]
 
     def _row_length(self, length: int) -> int:
         """Tokens of the longest row that a text of `length` becomes."""

@@ -1,6 +1,7 @@
 """A tag for each word."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,13 +11,13 @@ from torch import Tensor
 
 from triform.data.prepare import Split
 from triform.data.tokenizers import Tokenizer
-from triform.layers.losses import CrossEntropy
 from triform.models.heads import ClassificationHead
-from triform.tasks.choice import balanced_weights, checked_weights, known_labels
-from triform.tasks.f1 import class_counts, macro_f1, micro_f1, one_hot
+from triform.tasks.choice import Choice, known_labels
+from triform.tasks.f1 import micro_f1
 from triform.tasks.objective import (
     IGNORED,
     Batch,
+    Criterion,
     Key,
     Measures,
     Model,
@@ -65,20 +66,13 @@ class TokenClassification(Objective):
     ) -> None:
         self.labels, self.dropout = known_labels("TokenClassification", labels, "data.tags_column"), dropout
         self.tokenizer, self.seq_len, self.two_sided = tokenizer, seq_len, family == "encoder"
-        self.label_smoothing, self.balanced = label_smoothing, class_weights == "balanced"
-        weights = checked_weights("TokenClassification", class_weights, self.labels)
-        self.train_loss = CrossEntropy(label_smoothing, class_weights=weights)
-        self.plain_loss = CrossEntropy(0.0)
-        self.spans = Spans(self.labels) if Spans.fit(self.labels) else None
-        self.derived = ("macro_f1",) if self.spans is None else ("macro_f1", "span_f1")
-        self.monitor = ("macro_f1", "max") if self.spans is None else ("span_f1", "max")
+        self.criterion: TagChoice = TagChoice("TokenClassification", self.labels, label_smoothing, class_weights)
+        has_spans = self.criterion.spans is not None
+        self.derived = ("macro_f1", "span_f1") if has_spans else ("macro_f1",)
+        self.monitor = ("span_f1", "max") if has_spans else ("macro_f1", "max")
 
     def look(self, train: Split) -> None:
-        if self.balanced:
-            assert train.values is not None
-            tags = train.values.flat
-            counts = np.bincount(tags[tags != IGNORED], minlength=len(self.labels))
-            self.train_loss = CrossEntropy(self.label_smoothing, class_weights=balanced_weights(counts))
+        self.criterion.choice.count(None if train.values is None else train.values.flat)
 
     def collate(self, examples: Sequence[Mapping[str, Any]], keys: Sequence[Key]) -> Batch:
         room, rows, tags = self.room(), [], []
@@ -105,33 +99,6 @@ class TokenClassification(Objective):
 
     def room(self) -> int:
         return self.seq_len - 2 if self.two_sided else self.seq_len
-
-    def hidden(self, model: Model, batch: Batch) -> Tensor:
-        return model(**model_inputs(batch)).hidden
-
-    def loss(self, model: Model, batch: Batch) -> Tensor:
-        return model.head(self.hidden(model, batch), batch["labels"], self.train_loss)
-
-    def evaluate(self, model: Model, batch: Batch) -> Measures:
-        logits, labels = model.head(self.hidden(model, batch)), batch["labels"]
-        guesses = logits.argmax(-1).masked_fill(labels == IGNORED, IGNORED)
-        n_classes = len(self.labels)
-        sums = {"classes": class_counts(one_hot(guesses.flatten(), n_classes), one_hot(labels.flatten(), n_classes))}
-        if self.spans is not None:
-            sums["spans"] = self.spans.counts(guesses, labels)
-        return Measures(
-            self.plain_loss(logits, labels),
-            batch["n_targets"],
-            {"accuracy": (((guesses == labels) & (labels != IGNORED)).sum(), batch["n_targets"])},
-            sums,
-        )
-
-    def sums(self) -> Mapping[str, int]:
-        return {"classes": 3 * len(self.labels)} | ({} if self.spans is None else {"spans": 3})
-
-    def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-        figures = {"macro_f1": macro_f1(sums["classes"])}
-        return figures if self.spans is None else figures | {"span_f1": micro_f1(sums["spans"])}
 
     def samples(self, model: Model, examples: Sequence[Mapping[str, Any]]) -> list[Sample]:
         device, samples = next(model.parameters()).device, []
@@ -160,6 +127,34 @@ def at_the_last_token(tags: np.ndarray) -> np.ndarray:
     moved = np.full_like(tags, IGNORED)
     moved[np.append(first[1:], len(tags))[: len(first)] - 1] = tags[first]
     return moved
+
+
+class TagChoice(Criterion):
+    """A `Choice` for each word, and the spans that tags mark."""
+
+    def __init__(
+        self, task: str, labels: Sequence[str], label_smoothing: float, class_weights: Sequence[float] | str | None
+    ) -> None:
+        self.choice = Choice(task, labels, label_smoothing, class_weights)
+        self.spans = Spans(labels) if Spans.fit(labels) else None
+
+    def loss(self, model: Model, hidden: Tensor, batch: Batch) -> Tensor:
+        return self.choice.loss(model, hidden, batch)
+
+    def evaluate(self, model: Model, hidden: Tensor, batch: Batch) -> Measures:
+        logits, labels = model.head(hidden), batch["labels"]
+        measures = self.choice.measures(logits, batch)
+        if self.spans is None:
+            return measures
+        guesses = logits.argmax(-1).masked_fill(labels == IGNORED, IGNORED)
+        return replace(measures, sums={**measures.sums, "spans": self.spans.counts(guesses, labels)})
+
+    def sums(self) -> Mapping[str, int]:
+        return {**self.choice.sums(), **({} if self.spans is None else {"spans": 3})}
+
+    def conclude(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        figures = self.choice.conclude(sums)
+        return figures if self.spans is None else figures | {"span_f1": micro_f1(sums["spans"])}
 
 
 class Spans:
