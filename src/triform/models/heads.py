@@ -141,47 +141,30 @@ class Transform(nn.Module):
         return self.norm(self.activation(self.dense(hidden)))
 
 
-class ClassificationHead(nn.Module):
-    """A logit for each class, from the hidden state of the token that stands for the text.
+class TextHead(nn.Module):
+    """What the heads of a whole text have in common: dropout, transform, dropout, projection.
 
-    dropout, transform, dropout, projection: as in RoBERTa and BART; BERT and DistilBERT drop before the projection
-    only.
+    As in RoBERTa and BART; BERT and DistilBERT drop before the projection only.
 
     Args:
-        n_classes: at least 2.
+        n_outputs: numbers that a text is given.
         dropout: share set to zero in training, before the transform and before the projection.
         transform: builds what hidden states pass first, given their width: a dense layer with tanh (BERT, RoBERTa) or
             ReLU (DistilBERT). None: nothing (ViT).
-
-    Raises:
-        ValueError: `n_classes` < 2.
     """
 
     def __init__(
-        self, embedding: Embedding, *, n_classes: int, dropout: float, transform: Callable[[int], nn.Module] | None
+        self, d_model: int, n_outputs: int, dropout: float, transform: Callable[[int], nn.Module] | None
     ) -> None:
         super().__init__()
-        if n_classes < 2:
-            raise ValueError(
-                f"ClassificationHead: n_classes={n_classes} leaves nothing to choose; give data.train_files at "
-                f"least 2 different labels in data.label_column"
-            )
         self.input_dropout = nn.Identity() if transform is None else nn.Dropout(dropout)
-        self.transform = nn.Identity() if transform is None else transform(embedding.d_model)
+        self.transform = nn.Identity() if transform is None else transform(d_model)
         self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(embedding.d_model, n_classes)
-        self.multiplier = 1.0  # of the logits, before their bias; muP sets it
+        self.classifier = nn.Linear(d_model, n_outputs)  # as Hugging Face names it, also where it gives one number
+        self.multiplier = 1.0  # of the outputs, before their bias; muP sets it
 
-    def forward(
-        self,
-        hidden: Float[Tensor, "*batch d_model"],
-        labels: Int[Tensor, "*batch"] | None = None,
-        loss: Loss | None = None,
-    ) -> Float[Tensor, "*batch n_classes"] | Float[Tensor, ""]:
-        """The logits; with `labels` and `loss` the loss (a sum over texts)."""
-        pooled = self.transform(self.input_dropout(hidden))
-        logits = self.classifier(self.dropout(pooled) * self.multiplier)
-        return logits if labels is None or loss is None else loss(logits, labels)
+    def project(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch n_outputs"]:
+        return self.classifier(self.dropout(self.transform(self.input_dropout(hidden))) * self.multiplier)
 
     def flops(self, seq_len: int) -> int:
         """Of the forward pass over a row, whatever its length: one token stands for it."""
@@ -190,6 +173,59 @@ class ClassificationHead(nn.Module):
     def n_logits(self, rows: int, seq_len: int) -> int:
         """How many a loss over rows holds at once."""
         return rows * self.classifier.out_features
+
+
+class ClassificationHead(TextHead):
+    """A logit for each class, from the hidden state of the token that stands for the text.
+
+    Args:
+        n_classes: at least 2.
+        dropout, transform: see `TextHead`.
+
+    Raises:
+        ValueError: `n_classes` < 2.
+    """
+
+    def __init__(
+        self, embedding: Embedding, *, n_classes: int, dropout: float, transform: Callable[[int], nn.Module] | None
+    ) -> None:
+        if n_classes < 2:
+            raise ValueError(
+                f"ClassificationHead: n_classes={n_classes} leaves nothing to choose; give data.train_files at "
+                f"least 2 different labels in data.label_column"
+            )
+        super().__init__(embedding.d_model, n_classes, dropout, transform)
+
+    def forward(
+        self,
+        hidden: Float[Tensor, "*batch d_model"],
+        labels: Int[Tensor, "*batch"] | None = None,
+        loss: Loss | None = None,
+    ) -> Float[Tensor, "*batch n_classes"] | Float[Tensor, ""]:
+        """The logits; with `labels` and `loss` the loss (a sum over texts)."""
+        logits = self.project(hidden)
+        return logits if labels is None or loss is None else loss(logits, labels)
+
+
+class RegressionHead(TextHead):
+    """A number, from the hidden state of the token that stands for the text.
+
+    Args:
+        dropout, transform: see `TextHead`.
+    """
+
+    def __init__(self, embedding: Embedding, *, dropout: float, transform: Callable[[int], nn.Module] | None) -> None:
+        super().__init__(embedding.d_model, 1, dropout, transform)
+
+    def forward(
+        self,
+        hidden: Float[Tensor, "*batch d_model"],
+        labels: Float[Tensor, "*batch"] | None = None,
+        loss: Loss | None = None,
+    ) -> Float[Tensor, "*batch"] | Float[Tensor, ""]:
+        """The numbers; with `labels` and `loss` the loss (a sum over texts)."""
+        numbers = self.project(hidden)[..., 0]
+        return numbers if labels is None or loss is None else loss(numbers, labels)
 
 
 class HiddenStates(nn.Module):
@@ -261,42 +297,6 @@ class TwoHeads(nn.Module):
     def n_logits(self, rows: int, seq_len: int) -> int:
         """How many a loss over rows holds at once."""
         return int(self.main.n_logits(rows, seq_len))
-
-
-class RegressionHead(nn.Module):
-    """A number, from the hidden state of the token that stands for the text: a `ClassificationHead` of one output.
-
-    Args:
-        dropout: share set to zero in training, before the transform and before the projection.
-        transform: builds what hidden states pass first, given their width; None: nothing.
-    """
-
-    def __init__(self, embedding: Embedding, *, dropout: float, transform: Callable[[int], nn.Module] | None) -> None:
-        super().__init__()
-        self.input_dropout = nn.Identity() if transform is None else nn.Dropout(dropout)
-        self.transform = nn.Identity() if transform is None else transform(embedding.d_model)
-        self.dropout = nn.Dropout(dropout)
-        self.classifier = nn.Linear(embedding.d_model, 1)  # as Hugging Face names it, too
-        self.multiplier = 1.0  # of the number, before its bias; muP sets it
-
-    def forward(
-        self,
-        hidden: Float[Tensor, "*batch d_model"],
-        labels: Float[Tensor, "*batch"] | None = None,
-        loss: Loss | None = None,
-    ) -> Float[Tensor, "*batch"] | Float[Tensor, ""]:
-        """The numbers; with `labels` and `loss` the loss (a sum over texts)."""
-        pooled = self.transform(self.input_dropout(hidden))
-        numbers = self.classifier(self.dropout(pooled) * self.multiplier)[..., 0]
-        return numbers if labels is None or loss is None else loss(numbers, labels)
-
-    def flops(self, seq_len: int) -> int:
-        """Of the forward pass over a row, whatever its length: one token stands for it."""
-        return 2 * (_weights(self.transform) + self.classifier.weight.numel())
-
-    def n_logits(self, rows: int, seq_len: int) -> int:
-        """How many a loss over rows holds at once."""
-        return rows
 
 
 def _weights(module: nn.Module) -> int:
