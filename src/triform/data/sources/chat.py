@@ -1,21 +1,19 @@
 """Conversations from the user's own files."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import ClassVar
 
-from triform.data.sources.base import Kind, Row
+from triform.data.sources.base import Kind
 from triform.data.sources.examples import Chat
-from triform.data.sources.files import Files, OwnFiles, check_fraction
-from triform.data.sources.table_files import TableFiles
+from triform.data.sources.files import Files, OwnFiles
+from triform.data.sources.table_files import TableFiles, TableSource
 from triform.data.sources.tables import Column
 
 ENDINGS = (".jsonl", ".parquet", ".arrow")
 
 
 @dataclasses.dataclass(frozen=True)
-class ChatFiles:
+class ChatFiles(TableSource):
     """Tables (.jsonl, .parquet, .arrow) with the messages of a conversation in each row, gzipped or not.
 
     A message is {"role": ..., "content": ...} or {"from": ..., "value": ...}, where "human" is the user and "gpt" the
@@ -46,22 +44,6 @@ class ChatFiles:
 
     kind: ClassVar[Kind] = "chat"
 
-    def __post_init__(self) -> None:
-        check_fraction("ChatFiles", self.validation_fraction)
-        self._tables()
-
-    def check(self) -> None:
-        self._tables().check()
-
-    def fingerprint(self) -> str:
-        return self._tables().fingerprint(self.validation_fraction)
-
-    def files(self) -> list[Path]:
-        return self._tables().own.all()
-
-    def load(self) -> Mapping[str, Iterable[Row]]:
-        return self._tables().load()
-
-    def _tables(self) -> TableFiles:
+    def tables(self) -> TableFiles:
         own = OwnFiles(self.train_files, self.validation_files, self.test_files, self.encoding, ENDINGS)
         return TableFiles(own, Chat(self.template), (self.messages_column,))

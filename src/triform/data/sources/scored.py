@@ -1,19 +1,17 @@
 """Text with a number from the user's own files: regression."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import ClassVar
 
-from triform.data.sources.base import Kind, Row
+from triform.data.sources.base import Kind
 from triform.data.sources.examples import Scored
-from triform.data.sources.files import Files, OwnFiles, check_fraction
-from triform.data.sources.table_files import TableFiles
+from triform.data.sources.files import Files, OwnFiles
+from triform.data.sources.table_files import TableFiles, TableSource
 from triform.data.sources.tables import TABLES, Column
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoredFiles:
+class ScoredFiles(TableSource):
     """Tables (.tsv, .csv, .jsonl, .parquet, .arrow) with a text and a number in each row, gzipped or not.
 
     Args:
@@ -42,22 +40,6 @@ class ScoredFiles:
 
     kind: ClassVar[Kind] = "scored"
 
-    def __post_init__(self) -> None:
-        check_fraction("ScoredFiles", self.validation_fraction)
-        self._tables()
-
-    def check(self) -> None:
-        self._tables().check()
-
-    def fingerprint(self) -> str:
-        return self._tables().fingerprint(self.validation_fraction)
-
-    def files(self) -> list[Path]:
-        return self._tables().own.all()
-
-    def load(self) -> Mapping[str, Iterable[Row]]:
-        return self._tables().load()
-
-    def _tables(self) -> TableFiles:
+    def tables(self) -> TableFiles:
         own = OwnFiles(self.train_files, self.validation_files, self.test_files, self.encoding, TABLES)
         return TableFiles(own, Scored(), (self.text_column, self.score_column))

@@ -1,12 +1,13 @@
 """What the sources that read tables of the user's own have in common."""
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from triform.data.sources.base import Row
 from triform.data.sources.examples import Reader, rows
-from triform.data.sources.files import OwnFiles
+from triform.data.sources.files import OwnFiles, check_fraction
 from triform.data.sources.tables import Column, check_columns, read_table
 
 
@@ -41,3 +42,29 @@ class TableFiles:
 
     def _named(self) -> dict[str, Column]:
         return dict(zip(self.reader.columns, self.columns, strict=True))
+
+
+class TableSource(ABC):
+    """A source that reads nothing but tables, and holds a share of them out where no files for validation are named."""
+
+    validation_fraction: float
+
+    @abstractmethod
+    def tables(self) -> TableFiles:
+        """What it reads; raises what its arguments have wrong."""
+
+    def __post_init__(self) -> None:
+        check_fraction(type(self).__name__, self.validation_fraction)
+        self.tables()
+
+    def check(self) -> None:
+        self.tables().check()
+
+    def fingerprint(self) -> str:
+        return self.tables().fingerprint(self.validation_fraction)
+
+    def files(self) -> list[Path]:
+        return self.tables().own.all()
+
+    def load(self) -> Mapping[str, Iterable[Row]]:
+        return self.tables().load()
