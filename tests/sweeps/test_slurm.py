@@ -12,9 +12,10 @@ import pytest
 from tests.run.tiny import start, train
 from tests.sweeps.test_sweep import only, states, wait_for_step, wait_for_sweep
 from triform.run.errors import BadInput
-from triform.sweeps import slurm
+from triform.sweeps import sbatch, slurm
 from triform.sweeps.launcher import Ended, Ready
-from triform.sweeps.slurm import Slurm, ended, ranges, template_file
+from triform.sweeps.sbatch import Batch, last_words, outcome
+from triform.sweeps.slurm import Slurm, ranges
 
 
 def answers() -> bool:
@@ -41,25 +42,27 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found = Cluster()
-    monkeypatch.setattr(slurm, "_run", found.run)
+    for module in (sbatch, slurm):
+        monkeypatch.setattr(module, "call", found.run)
     monkeypatch.setattr(slurm, "QUERY_SECONDS", 0.0)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     return found
 
 
-def made(path: Path, **changed: Any) -> Slurm:
-    settings = {
-        "sweep": path,
-        "array": True,
-        "template": template_file(None),
-        "limit": 3,
-        "hours": 1.5,
-        "partition": None,
-        "cpus_per_rank": None,
-        "options": [],
-        "cancel": False,
-    }
-    return Slurm(**settings | changed)
+SETTINGS: dict[str, Any] = {
+    "template": None,
+    "limit": 3,
+    "hours": 1.5,
+    "partition": None,
+    "cpus_per_rank": None,
+    "options": [],
+    "cancel": False,
+}
+
+
+def made(path: Path, array: bool = True, **changed: Any) -> Slurm:
+    settings = SETTINGS | changed
+    return Slurm(path, array, Batch.of(settings), settings["limit"], settings["cancel"])
 
 
 def ready(path: Path, *numbers: int, device: str = "cuda") -> list[Ready]:
@@ -72,12 +75,13 @@ def test_a_grid_is_one_array(tmp_path: Path, cluster: Cluster) -> None:
     assert launcher.submit(ready(tmp_path, 0, 1, 2, 5)) == ["17_0", "17_1", "17_2", "17_5"]
     script = (tmp_path / "slurm-0-5.sbatch").read_text()
     for line in (
-        *(f"#SBATCH --job-name=triform-{tmp_path.name}", "#SBATCH --array=0-2,5%3", "#SBATCH --nodes=2"),
+        *(f"#SBATCH --job-name={launcher.name}", "#SBATCH --array=0-2,5%3", "#SBATCH --nodes=2"),
         *("#SBATCH --ntasks-per-node=4", "#SBATCH --gpus-per-node=4", "#SBATCH --cpus-per-task=6"),
         *("#SBATCH --time=90", "#SBATCH --partition=big", "#SBATCH --mem=64G"),
     ):
         assert line in script.splitlines()
     assert f"resume {tmp_path}/$SLURM_ARRAY_TASK_ID --trust mine" in script
+    assert f"#SBATCH --output={tmp_path}/%a/slurm.txt" in script.splitlines()
     assert "{{" not in script
     assert [command[0] for command in cluster.called] == ["sbatch"]
 
@@ -100,7 +104,26 @@ def test_a_job_has_ended_when_the_queue_knows_it_no_more(tmp_path: Path, cluster
     cluster.queue, cluster.job = "17_1 RUNNING\n", "JobId=18 JobState=COMPLETED ExitCode=0:0"
     assert launcher.poll(0) == [Ended("17_0", 0, None)]
     cluster.queue, cluster.job = "17_1 COMPLETED\n", "JobId=19 JobState=OUT_OF_MEMORY ExitCode=0:125"
-    assert launcher.poll(0) == [Ended("17_1", 1, "SLURM ended it: OUT_OF_MEMORY")]
+    (end,) = launcher.poll(0)
+    assert (end.id, end.code) == ("17_1", 1)
+    assert end.cause == f"SLURM ended it: OUT_OF_MEMORY; see {tmp_path}/1/slurm.txt"
+
+
+def test_what_a_run_could_not_say_itself_is_in_its_jobs_log(tmp_path: Path, cluster: Cluster) -> None:
+    launcher = made(tmp_path)
+    launcher.submit(ready(tmp_path, 0, 1))
+    for number in (0, 1):
+        (tmp_path / str(number)).mkdir()
+    (tmp_path / "0" / "slurm.txt").write_text("error: an earlier one\nerror: no torch\nsrun: error: task 0: exit 1\n")
+    (tmp_path / "1" / "summary.json").write_text('{"status": "failed", "error": "its own"}')
+    cluster.job = "JobState=FAILED ExitCode=1:0"
+    assert launcher.poll(0) == [
+        Ended("17_0", 1, f"no torch; see {tmp_path}/0/slurm.txt"),
+        Ended("17_1", 1, None),
+    ]
+    (tmp_path / "log").write_text("\nslurmstepd: error: killed\n")
+    assert last_words(tmp_path / "log") == "slurmstepd: error: killed"
+    assert last_words(tmp_path / "nowhere") == ""
 
 
 @pytest.mark.parametrize(
@@ -117,7 +140,7 @@ def test_a_job_has_ended_when_the_queue_knows_it_no_more(tmp_path: Path, cluster
 )
 def test_what_a_state_means(job: str, end: tuple[int, str | None], cluster: Cluster) -> None:
     cluster.job = job
-    assert ended("17_3") == Ended("17_3", *end)
+    assert outcome("17_3") == end
 
 
 def test_a_later_driver_finds_the_jobs(tmp_path: Path, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,13 +148,14 @@ def test_a_later_driver_finds_the_jobs(tmp_path: Path, cluster: Cluster, capsys:
     launcher = made(tmp_path)
     assert launcher.attach([1, 2, 3]) == {1: "17_1"}
     assert launcher.signal(signal.SIGINT) is False, "they go on"
-    assert f"scancel --name=triform-{tmp_path.name}" in capsys.readouterr().out
+    assert f"scancel --name={launcher.name}" in capsys.readouterr().out
+    assert made(tmp_path / ".." / tmp_path.name).name != launcher.name, "of the same name elsewhere"
     launcher = made(tmp_path, cancel=True)
     launcher.attach([0])
     assert launcher.signal(signal.SIGINT) is True
     assert cluster.called[-1] == ("scancel", "17_0")
     cluster.queue = "down"
-    with pytest.raises(BadInput, match="squeue does not answer"):
+    with pytest.raises(BadInput, match=r"squeue: .*nobody knows"):
         launcher.attach([0])
 
 
@@ -139,13 +163,30 @@ def test_a_template_of_the_users(tmp_path: Path, cluster: Cluster) -> None:
     file = tmp_path / "my.sbatch"
     file.write_text("#!/bin/bash\nmodule load cuda\n{{nmae}}\n")
     with pytest.raises(BadInput, match=r"\{\{nmae\}\} stands for nothing \(did you mean 'name'"):
-        made(tmp_path, template=file)
-    file.write_text("#!/bin/bash\nmodule load cuda # ${HOME}\n{{array}}\n")
-    assert made(tmp_path, template=file).script(ready(tmp_path, 4)) == "#!/bin/bash\nmodule load cuda # ${HOME}\n4%3\n"
+        made(tmp_path, template=str(file))
+    file.write_text("#!/bin/bash\nmodule load cuda # ${HOME}\n{{run}}\n")
+    made(tmp_path, template=str(file)).submit(ready(tmp_path, 4))
+    script = (tmp_path / "slurm-4-4.sbatch").read_text()
+    assert script == f"#!/bin/bash\nmodule load cuda # ${{HOME}}\n{tmp_path}/$SLURM_ARRAY_TASK_ID\n"
     with pytest.raises(BadInput, match=r"template=.*nothing\.sbatch cannot be read"):
-        made(tmp_path, template=tmp_path / "nothing.sbatch")
-    with pytest.raises(BadInput, match=r"hydra\.launcher\.limit=0 is not above 0"):
-        made(tmp_path, limit=0)
+        made(tmp_path, template=str(tmp_path / "nothing.sbatch"))
+    for wrong, message in (
+        ({"limit": 0}, r"hydra\.launcher\.limit=0 is below 1"),
+        ({"cpus_per_rank": 0}, r"hydra\.launcher\.cpus_per_rank=0 is below 1"),
+        ({"hours": 0.05}, r"hydra\.launcher\.hours=0\.05: the last 2 minutes of a job are for saving"),
+        ({"hours": "long"}, r"hydra\.launcher\.hours=long is no number"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            made(tmp_path, **wrong)
+
+
+def test_a_folder_of_any_name_is_one_word_of_the_script(tmp_path: Path, cluster: Cluster) -> None:
+    path = tmp_path / "50% of it"
+    path.mkdir()
+    made(path).submit(ready(path, 0))
+    script = (path / "slurm-0-0.sbatch").read_text()
+    assert f"#SBATCH --output='{tmp_path}/50%% of it/%a/slurm.txt'" in script.splitlines()
+    assert f"resume '{path}'/$SLURM_ARRAY_TASK_ID" in script
 
 
 def test_what_cannot_be_asked_for_is_refused(tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

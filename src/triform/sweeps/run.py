@@ -260,17 +260,14 @@ def launcher_of(settings: Mapping[str, Any], folder: SweepFolder, adaptive: bool
         jobs = None if settings["jobs"] == "auto" else _number(settings, "jobs")
         return Local(jobs, _number(settings, "per_gpu"), visible_gpus())
     if kind == "slurm":
-        from triform.sweeps.slurm import Slurm, template_file
+        from triform.sweeps.sbatch import Batch
+        from triform.sweeps.slurm import Slurm
 
         return Slurm(
             sweep=folder.path,
             array=not adaptive,
-            template=template_file(settings["template"]),
+            batch=Batch.of(settings),
             limit=_number(settings, "limit"),
-            hours=float(settings["hours"]),
-            partition=settings["partition"],
-            cpus_per_rank=None if settings["cpus_per_rank"] is None else _number(settings, "cpus_per_rank"),
-            options=list(settings["options"]),
             cancel=bool(settings["cancel"]),
         )
     raise BadInput(f"hydra/launcher={kind}: no launcher of triform's; choose hydra/launcher=local or slurm")
