@@ -132,6 +132,7 @@ def test_what_a_run_could_not_say_itself_is_in_its_jobs_log(tmp_path: Path, clus
         ("JobState=COMPLETED ExitCode=0:0", (0, None)),
         ("JobState=FAILED ExitCode=2:0", (2, None)),
         ("JobState=FAILED ExitCode=75:0", (75, None)),
+        ("JobState=FAILED ExitCode=143:0", (75, None)),
         ("JobState=CANCELLED ExitCode=0:15", (75, None)),
         ("JobState=TIMEOUT ExitCode=0:0", (75, None)),
         ("JobState=NODE_FAIL ExitCode=0:0", (75, None)),

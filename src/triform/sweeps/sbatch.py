@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,9 @@ SAVE_MINUTES = 2
 
 STOPPED = ("CANCELLED", "PREEMPTED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED")
 """States of jobs that did nothing wrong: they can go on."""
+
+ASKED = (PREEMPTED, 128 + signal.SIGUSR1, 128 + signal.SIGTERM)
+"""Exit codes of a script whose run was asked to stop, by a signal that it could listen to or not yet."""
 
 PLACES = ("name", "nodes", "ranks", "minutes", "log", "options", "triform", "run", "trust")
 """What a template may have filled in, written as `{{name}}`."""
@@ -165,7 +169,7 @@ def outcome(id: str) -> tuple[int, str | None]:
     word = state[1] if state is not None else "UNKNOWN"
     if word == "COMPLETED":
         return FINISHED, None
-    if word in STOPPED or (code is not None and int(code[1]) == PREEMPTED):
+    if word in STOPPED or (code is not None and int(code[1]) in ASKED):
         return PREEMPTED, None
     known = int(code[1]) if code is not None else FAILED
     return known or FAILED, None if word in ("FAILED", "UNKNOWN") else f"SLURM ended it: {word}"

@@ -1,5 +1,6 @@
 """Being asked to stop by a signal, from a program's first import to its last write. Imports nothing that takes time."""
 
+import atexit
 import os
 import select
 import signal
@@ -136,6 +137,8 @@ class Stop:
             signal.signal(number, handler)
         assert self._pipe is not None
         os.close(self._pipe[1])  # which ends the thread
+        if self.asked:
+            atexit.register(_leave_alone)
         self._pipe, self._defer = None, None
 
     def _forget(self) -> None:
@@ -187,6 +190,15 @@ class Stop:
                 elif self._defer is None:
                     deadline = time.monotonic() + REACT_SECONDS
                 self._first, seen = self._first or time.monotonic(), True
+
+
+def _leave_alone() -> None:
+    """Let no copy of the signal that this process ends for change its exit code while it does.
+
+    srun sends SIGTERM to the other ranks as soon as the first one has ended.
+    """
+    for number in set(SIGNALS) - {signal.SIGINT}:
+        signal.signal(number, signal.SIG_IGN)
 
 
 stop = Stop()
