@@ -17,7 +17,7 @@ from triform.run.help import conf_dir, groups
 from triform.run.job import checked, created, rank_main, settled
 from triform.run.parts import loggers, own_data, parts
 from triform.run.ranks import start_all
-from triform.training.checkpoints import read_checkpoint
+from triform.training.saving import read_checkpoint
 
 TINY = ["model.d_model=16", "model.n_heads=2", "model.n_layers=1", "model.d_ff=24", "data.batch_size=3", "logger=csv"]
 DATES = ["data.n_train=40", "data.n_validation=5", "data.n_test=5"]

@@ -19,7 +19,7 @@ from triform.run.folder import RunFolder
 from triform.run.load import open_run
 from triform.run.parts import own_data
 from triform.run.ranks import _free_port
-from triform.training.checkpoints import read_checkpoint
+from triform.training.saving import read_checkpoint
 
 CALL = "from triform.run import main; sys.exit(main())"
 

@@ -10,7 +10,7 @@ from tests.training.test_gradient import cut
 from triform.run.evaluate import evaluate
 from triform.run.load import open_run
 from triform.run.ranks import launch
-from triform.training.checkpoints import read_checkpoint
+from triform.training.saving import read_checkpoint
 
 SENTINELS = 100
 

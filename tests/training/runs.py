@@ -17,7 +17,7 @@ from triform.run.compose import compose
 from triform.run.folder import RunFolder
 from triform.run.job import checked, created, rank_main, settled
 from triform.run.ranks import launch
-from triform.training.checkpoints import read_checkpoint
+from triform.training.saving import read_checkpoint
 
 PRELOAD = ["torch", "lightning.pytorch", "triform.training.fit", "triform.run.parts", "tests.training.runs"]
 TIMES = ("seconds", "train/tokens_per_second", "train/mfu")
@@ -105,7 +105,7 @@ def _rank(folder: RunFolder, resume: bool, kill_at: dict[str, int]) -> int:
 def _signal_at(place: str, count: int) -> None:
     """Send this process a signal at the `count`th call of a function: SIGKILL, or another one by "TERM:place"."""
     from triform.tasks.task import Task
-    from triform.training import checkpoints
+    from triform.training import saving
 
     kind, _, place = place.rpartition(":")
     number = signal.Signals[f"SIG{kind or 'KILL'}"]
@@ -113,8 +113,8 @@ def _signal_at(place: str, count: int) -> None:
         "micro-batch": (Task, "training_step"),
         "update": (Task, "on_before_optimizer_step"),
         "validation": (Task, "validation_step"),
-        "save": (checkpoints.AtomicCheckpointIO, "save_checkpoint"),
-        "link": (checkpoints, "link"),
+        "save": (saving.AtomicCheckpointIO, "save_checkpoint"),
+        "link": (saving, "link"),
         "write": (os, "fsync"),
         "rename": (os, "replace"),
     }[place]

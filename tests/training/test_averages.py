@@ -12,8 +12,8 @@ from tests.training.runs import differences, make, outcome, run
 from triform.run.evaluate import evaluate
 from triform.run.folder import RunFolder
 from triform.training.averages import Average, Exponential, Latest, check_averages, ema, latest
-from triform.training.checkpoints import read_checkpoint
 from triform.training.optimizers import schedule_free
+from triform.training.saving import read_checkpoint
 
 KINDS = {
     "ema": ["callbacks=ema", "callbacks.average.decay=0.9"],

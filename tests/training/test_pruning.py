@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.runs import make, run
-from triform.training.checkpoints import read_checkpoint
+from triform.training.saving import read_checkpoint
 from triform.training.signals import PRUNE
 
 

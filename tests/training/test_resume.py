@@ -140,7 +140,7 @@ def test_two_ranks_resume_bitwise(tmp_path: Path) -> None:
 
 
 def outcome_step(folder: RunFolder) -> int:
-    from triform.training.checkpoints import read_checkpoint
+    from triform.training.saving import read_checkpoint
 
     return int(read_checkpoint(folder.checkpoints / "last.ckpt")["progress"]["step"])
 

@@ -57,6 +57,7 @@ _CHOICES = {
     "trainer.precision": ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"),
     "trainer.strategy": ("auto", "ddp"),
     "trainer.profiler": (None, "simple", "pytorch"),
+    "trainer.async_save": (True, False),
     "trainer.compile": (True, False),
     "trainer.deterministic": (True, False),
     "trainer.overfit": (True, False),

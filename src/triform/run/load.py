@@ -15,7 +15,7 @@ from triform.run.errors import BadInput, one_line
 from triform.run.folder import RunFolder, read_labels, resolve_run
 from triform.run.parts import model_factory, n_tokens, objective_of
 from triform.tasks.objective import Objective
-from triform.training.checkpoints import BEST, LAST, read_checkpoint
+from triform.training.saving import BEST, LAST, read_checkpoint
 
 
 @dataclass(frozen=True)

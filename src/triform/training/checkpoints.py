@@ -1,97 +1,17 @@
-"""Checkpoints: written whole or not at all, read without unpickling objects."""
+"""When a run validates, saves and stops."""
 
-import logging
 import math
-import os
-import pickle
-import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from triform.tasks.task import Task
 from triform.training.budget import Budget
+from triform.training.saving import BEST, LAST, AtomicCheckpointIO, link
 from triform.training.signals import PRUNE, Preempted, Pruned
 from triform.training.stop import stop
-
-log = logging.getLogger(__name__)
-
-LAST, BEST = "last.ckpt", "best.ckpt"
-
-
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the target, syncs and renames: a crash or a full disk leaves the previous file as it was."""
-
-    def save_checkpoint(self, checkpoint: Mapping[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            with aside.open("wb") as file:
-                torch.save(dict(checkpoint), file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, target)
-        finally:
-            aside.unlink(missing_ok=True)
-        sync_folder(target.parent)
-
-    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
-        return read_checkpoint(Path(path))
-
-
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Tensors, numbers, texts and their containers; never an object.
-
-    Raises:
-        ValueError: the file is missing, damaged, or something else.
-    """
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise ValueError(f"{path} does not exist; the run stopped before its first checkpoint") from None
-    except pickle.UnpicklingError as error:
-        raise ValueError(f"{path} cannot be read: it holds more than weights and numbers, or is damaged") from error
-    except (RuntimeError, OSError, EOFError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(
-            f"{path} cannot be read ({reason}); it is damaged; put a good checkpoint in its place"
-        ) from error
-    if not isinstance(found, dict) or not isinstance(found.get("state_dict"), Mapping):
-        raise ValueError(f"{path} is no checkpoint: it holds no state_dict; put a good checkpoint in its place")
-    return found
-
-
-def newest(folder: Path) -> Path | None:
-    """The checkpoint to go on from: `last`, or `best` where that one is missing or damaged; None: there is none yet.
-
-    Raises:
-        ValueError: there are checkpoints, but none can be read.
-    """
-    failure: ValueError | None = None
-    for path in (folder / LAST, folder / BEST):
-        if path.exists():
-            try:
-                read_checkpoint(path)
-            except ValueError as error:
-                failure = error
-                log.warning("%s", error)
-            else:
-                return path
-    if failure is not None:
-        raise ValueError(f"{failure}; or start anew with: triform rerun {folder.parent}") from failure
-    return None
-
-
-def sweep(folder: Path) -> None:
-    """Remove what a writer that was killed left beside the checkpoints."""
-    for aside in folder.glob(".*.ckpt.*"):
-        aside.unlink(missing_ok=True)
 
 
 class Checkpoints(Checkpoint):
@@ -104,6 +24,7 @@ class Checkpoints(Checkpoint):
 
     Args:
         folder: of the checkpoint files.
+        saving: writes them.
         monitor: name of the validation figure.
         mode: "min" or "max".
         save_interval: optimizer steps between two saves; None: with each validation only.
@@ -113,13 +34,15 @@ class Checkpoints(Checkpoint):
     def __init__(
         self,
         folder: Path,
+        saving: AtomicCheckpointIO,
         monitor: str,
         mode: str,
         save_interval: int | None,
         val_interval: int | None,
         budget: Budget,
     ) -> None:
-        self.folder, self.monitor, self.sign = folder, monitor, 1 if mode == "min" else -1
+        self.folder, self.saving = folder, saving
+        self.monitor, self.sign = monitor, 1 if mode == "min" else -1
         self.save_interval, self.val_interval, self.budget = save_interval, val_interval, budget
         self.best: dict[str, float] = {}
         self.best_step: int | None = None
@@ -198,9 +121,7 @@ class Checkpoints(Checkpoint):
         better = self._better(pl_module.measured[self.monitor])
         if better:
             self.best, self.best_step = dict(pl_module.measured), trainer.global_step
-        self._save(trainer, pl_module)
-        if better and trainer.is_global_zero:
-            link(self.folder / LAST, self.folder / BEST)
+        self._save(trainer, pl_module, best=better)
         if trainer.state.fn == "fit" and not trainer.should_stop and self._told_to_end(pl_module):
             raise Pruned
 
@@ -213,32 +134,13 @@ class Checkpoints(Checkpoint):
             return False
         return not self.best or self.sign * value < self.sign * self.best[self.monitor]
 
-    def _save(self, trainer: Trainer, task: Task) -> None:
+    def _save(self, trainer: Trainer, task: Task, best: bool = False) -> None:
         task.check_finite(weights=True)
+        self.saving.best = best
         with stop.writing():
             trainer.save_checkpoint(self.folder / LAST)
 
     def _stop(self) -> None:
+        self.saving.wait()
         stop.settle()
         raise Preempted
-
-
-def link(source: Path, target: Path) -> None:
-    """Make `target` the same file as `source`, in one step; files here are replaced, never changed."""
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
-    aside.unlink(missing_ok=True)
-    try:
-        os.link(source, aside)
-    except OSError:  # a filesystem without hard links
-        shutil.copyfile(source, aside)
-    os.replace(aside, target)
-    sync_folder(target.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -26,11 +26,12 @@ from triform.tasks.task import Task
 from triform.training.agreement import Agreement
 from triform.training.averages import averaged
 from triform.training.budget import ENDLESS, Budget, budget
-from triform.training.checkpoints import AtomicCheckpointIO, Checkpoints, newest, read_checkpoint, sweep
+from triform.training.checkpoints import Checkpoints
 from triform.training.codes import FINISHED, PREEMPTED
 from triform.training.hardware import device_type, matmul_ceiling, pick_precision, rank
 from triform.training.progress import Progress
 from triform.training.record import TRAIN, Metrics, Record, Summary
+from triform.training.saving import AtomicCheckpointIO, newest, read_checkpoint, set_aside, sweep
 from triform.training.schedules import Schedule
 from triform.training.signals import Preempted, Preemption, Pruned
 
@@ -48,6 +49,7 @@ class TrainerSettings:
     val_interval: int | None
     log_interval: int
     save_interval: int | None
+    async_save: bool
     accelerator: str
     devices: int
     num_nodes: int
@@ -122,8 +124,9 @@ def fit(
         tell_cut(prepared, objective, data.seq_len)
         tell_start(settings, folder, data, limits)
     record = _record(settings, folder, data, prepared, model_factory, objective, limits)
+    saving = AtomicCheckpointIO(settings.async_save)
     checkpoints = Checkpoints(
-        folder / "checkpoints", *objective.monitor, settings.save_interval, settings.val_interval, limits
+        folder / "checkpoints", saving, *objective.monitor, settings.save_interval, settings.val_interval, limits
     )
     preemption = Preemption()
     agreement = Agreement({"data": prepared.folder.name, "seed": str(seed), "settings": str(settings)})
@@ -132,19 +135,22 @@ def fit(
         folder,
         limits,
         loggers,
+        saving,
         [preemption, agreement, record, Progress(limits), checkpoints, *averaged(callbacks)],
     )
     split = task.final_split = "test" if settings.test and "test" in prepared.splits else "validation"
-    with preemption:
+    with preemption, saving:
         try:
             start = newest(checkpoints.folder) if resume else None
             if start is not None:
                 task.fill = None
             if start is not None and rank() == 0:
+                set_aside(checkpoints.folder, start)
                 print(f"going on from {start}", file=sys.stderr)
             trainer.fit(task, datamodule=data, ckpt_path=start, weights_only=True)
             if checkpoints.validation_missed:  # the run was resumed after its last step
                 trainer.validate(task, datamodule=data, verbose=False)
+            saving.wait()
             trainer.strategy.barrier("best checkpoint")
             task.load_state_dict(read_checkpoint(checkpoints.best_or_last)["state_dict"])
             trainer.test(task, data.loader(split), verbose=False)
@@ -225,7 +231,12 @@ def _record(
 
 
 def _trainer(
-    settings: TrainerSettings, folder: Path, limits: Budget, loggers: Sequence[Logger], callbacks: list[Callback]
+    settings: TrainerSettings,
+    folder: Path,
+    limits: Budget,
+    loggers: Sequence[Logger],
+    saving: AtomicCheckpointIO,
+    callbacks: list[Callback],
 ) -> L.Trainer:
     quiet()
     device = device_type(settings.accelerator)
@@ -245,7 +256,7 @@ def _trainer(
         num_sanity_val_steps=0,
         callbacks=callbacks,
         logger=list(loggers),
-        plugins=[AtomicCheckpointIO()],
+        plugins=[saving],
         use_distributed_sampler=False,
         enable_model_summary=False,
         deterministic=settings.deterministic,

@@ -1,0 +1,226 @@
+"""Checkpoints reach the disk whole or not at all, while training goes on."""
+
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
+
+from triform.training.sealed import check, read_sealed, write_sealed
+from triform.training.stop import stop
+
+log = logging.getLogger(__name__)
+
+LAST, BEST, PREVIOUS = "last.ckpt", "best.ckpt", "previous.ckpt"
+DAMAGED = "damaged.ckpt"
+"""A `last` that was found damaged when another one was gone on from."""
+
+
+class NotSaved(RuntimeError):
+    """A checkpoint could not be written. Those before it are as they were."""
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the target, syncs and renames: a crash or a full disk leaves the previous file as it was.
+
+    What was `last` becomes `previous`, so that damage to one file leaves another to go on from. Use it as a context
+    around training, which waits at its end for what is being written.
+
+    Args:
+        asynchronous: copy what is saved, in the main memory, and write it while training goes on; the copy is as large
+            as the file. The next save waits for the one before, of whose failure it tells.
+    """
+
+    def __init__(self, asynchronous: bool) -> None:
+        super().__init__()
+        self.asynchronous = asynchronous
+        self.best = False
+        """Whether what is saved next is the best one so far; set before each save."""
+        self._writer: ThreadPoolExecutor | None = None
+        self._written: Future[None] | None = None
+
+    def __enter__(self) -> "AtomicCheckpointIO":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            self.wait()
+        except NotSaved as failure:
+            if error is None:
+                raise
+            log.warning("%s", failure)
+
+    def save_checkpoint(self, checkpoint: Mapping[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        """Write it, or begin to.
+
+        Raises:
+            NotSaved: this one, or the one before where it was still being written.
+        """
+        self.wait()
+        if not self.asynchronous:
+            save(checkpoint, Path(path), self.best)
+            return
+        self._writer = self._writer or ThreadPoolExecutor(1, "checkpoint")
+        self._written = self._writer.submit(save, copied(checkpoint), Path(path), self.best)
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
+        self.wait()
+        return read_checkpoint(Path(path))
+
+    def wait(self) -> None:
+        """Wait for what is being written.
+
+        Raises:
+            NotSaved: it could not be.
+        """
+        if self._written is not None:
+            written = self._written
+            with stop.writing():
+                written.exception()  # a signal that raises here leaves it to be waited for again
+            self._written = None
+            written.result()
+
+    def teardown(self) -> None:
+        self.wait()
+
+
+def save(checkpoint: Mapping[str, Any], target: Path, best: bool) -> None:
+    """Write a checkpoint in the place of `target`; see `AtomicCheckpointIO`.
+
+    Raises:
+        NotSaved: with what the system said, and the bytes that are needed and free.
+    """
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_sealed(checkpoint, aside)
+            if target.name == LAST and target.exists():
+                link(target, target.with_name(PREVIOUS))
+            os.replace(aside, target)
+        finally:
+            aside.unlink(missing_ok=True)
+        sync_folder(target.parent)
+        if best:
+            link(target, target.with_name(BEST))
+    except OSError as error:
+        raise NotSaved(_told(error, target, n_bytes(checkpoint))) from error
+
+
+def _told(error: OSError, target: Path, needed: int) -> str:
+    folder = target.parent if target.parent.is_dir() else target.parent.parent
+    free = f"{shutil.disk_usage(folder).free:,} bytes are free" if folder.is_dir() else "the folder is gone"
+    return (
+        f"{target} could not be written ({error.strerror or error}): it needs {needed:,} bytes, {free}; "
+        f"the checkpoints before it are kept; make room and go on with: triform resume {target.parent.parent}"
+    )
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Tensors, numbers, texts and their containers; never an object.
+
+    Raises:
+        ValueError: the file is missing, damaged, or something else.
+    """
+    found = read_sealed(path)
+    if not isinstance(found, dict) or not isinstance(found.get("state_dict"), Mapping):
+        raise ValueError(f"{path} is no checkpoint: it holds no state_dict; put a good checkpoint in its place")
+    return found
+
+
+def newest(folder: Path) -> Path | None:
+    """The checkpoint to go on from: `last`, or where that is missing or damaged `previous` or `best`; None: none yet.
+
+    Raises:
+        ValueError: there are checkpoints, but none can be read.
+    """
+    failures: list[ValueError] = []
+    for path in (folder / LAST, folder / PREVIOUS, folder / BEST):
+        if path.exists():
+            try:
+                check(path)
+            except ValueError as error:
+                failures.append(error)
+            else:
+                for failure in failures:
+                    log.warning("%s", failure)
+                return path
+    if failures:
+        raise ValueError(f"{failures[0]}; or start anew with: triform rerun {folder.parent}")
+    return None
+
+
+def set_aside(folder: Path, start: Path) -> None:
+    """Where a run goes on from another checkpoint than `last`, keep what was `last` from becoming `previous`."""
+    if start.name != LAST and (folder / LAST).exists():
+        os.replace(folder / LAST, folder / DAMAGED)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a writer that was killed left beside the checkpoints."""
+    for aside in folder.glob(".*.ckpt.*"):
+        aside.unlink(missing_ok=True)
+
+
+def copied(value: Any, known: dict[int, torch.UntypedStorage] | None = None) -> Any:
+    """The same nested content on the CPU, none of whose tensors is the one given; what shares memory still does."""
+    known = {} if known is None else known
+    if isinstance(value, Tensor):
+        storage = value.untyped_storage()
+        key = storage._cdata
+        if key not in known:
+            known[key] = storage.clone() if storage.device.type == "cpu" else storage.cpu()
+        with torch.no_grad():
+            return torch.empty(0, dtype=value.dtype).set_(
+                known[key], value.storage_offset(), value.size(), value.stride()
+            )
+    if isinstance(value, dict):
+        return type(value)((name, copied(item, known)) for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return type(value)(copied(item, known) for item in value)
+    return value
+
+
+def n_bytes(value: Any) -> int:
+    """What the tensors of nested content take, each memory once."""
+    sizes: dict[int, int] = {}
+
+    def add(value: Any) -> None:
+        if isinstance(value, Tensor):
+            sizes[value.untyped_storage()._cdata] = value.untyped_storage().nbytes()
+        elif isinstance(value, Mapping):
+            for item in value.values():
+                add(item)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                add(item)
+
+    add(value)
+    return sum(sizes.values())
+
+
+def link(source: Path, target: Path) -> None:
+    """Make `target` the same file as `source`, in one step; files here are replaced, never changed."""
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
+    try:
+        os.link(source, aside)
+    except OSError:  # a filesystem without hard links
+        shutil.copyfile(source, aside)
+    os.replace(aside, target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
