@@ -177,7 +177,8 @@ def _rank_that_keeps_gradients(folder: RunFolder) -> int:
     original = Task.configure_gradient_clipping
 
     def keep(self: Task, *args: Any, **kwargs: Any) -> None:
-        kept.append({name: p.grad.clone() for name, p in self.named_parameters() if p.grad is not None})
+        found = [(name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None]
+        kept.append({f"model.{name}": self.layout.whole(name, gradient).clone() for name, gradient in found})
         original(self, *args, **kwargs)
 
     Task.configure_gradient_clipping = keep  # type: ignore[method-assign]

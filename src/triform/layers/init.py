@@ -2,6 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,11 +187,19 @@ def multipliers(model: nn.Module) -> dict[str, float]:
 
 @torch.no_grad()
 def initialise(model: nn.Module, scheme: Scheme, seed: int) -> None:
-    """Fills every parameter, each from its own stream seeded by (seed, qualified name).
+    """Fills every parameter; see `initial_values`."""
+    parameters = dict(model.named_parameters())
+    for name, value in initial_values(model, scheme, seed):
+        parameters[name].copy_(value)
+
+
+@torch.no_grad()
+def initial_values(model: nn.Module, scheme: Scheme, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Each parameter's name and first value, drawn from its own stream seeded by (seed, qualified name).
 
     So the values do not depend on the order of construction, on the device or on what else the model holds,
-    and parts that two models share start equal. A tied parameter is filled once. Values are drawn in float32
-    on the CPU.
+    and parts that two models share start equal. A tied parameter comes once. Values are drawn in float32 on the CPU,
+    one after another; the model's own are not touched and may be on the meta device.
 
     A module with parameters of another kind says how they begin by a method
     `initialise_parameter(name, value, generator)` that fills `value`.
@@ -228,7 +237,7 @@ def initialise(model: nn.Module, scheme: Scheme, seed: int) -> None:
                     f"initialise: nothing says how {qualified} of {type(module).__name__} begins; give the class "
                     f"a method initialise_parameter(name, value, generator)"
                 )
-            parameter.copy_(value)
+            yield qualified, value
 
 
 def stable_hash(*parts: object) -> int:

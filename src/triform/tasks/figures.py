@@ -46,15 +46,19 @@ class Figures:
             for name, values in self.objective.write(model, batch).items():
                 self._vectors[name].update(values)
 
-    def means(self, n_bytes: int | None) -> dict[str, float]:
+    def means(self, n_bytes: int | None, copies: int = 1) -> dict[str, float]:
         """The figures over all ranks, with what the objective derives from them; NaN where nothing was counted.
 
         Args:
             n_bytes: of the text that was measured, for bits per byte.
+            copies: how many ranks read the same rows, of which one counts.
         """
-        sums = {name: (float(total.compute()), float(count.compute())) for name, (total, count) in self._sums.items()}
+        sums = {
+            name: (float(total.compute()) / copies, float(count.compute()) / copies)
+            for name, (total, count) in self._sums.items()
+        }
         means = {name: total / count if count else math.nan for name, (total, count) in sums.items()}
-        vectors = {name: vector.compute().cpu().numpy() for name, vector in self._vectors.items()}
+        vectors = {name: vector.compute().cpu().numpy() / copies for name, vector in self._vectors.items()}
         derived = self.objective.derive(means["loss"], sums["loss"][1], n_bytes)
         return means | derived | self.objective.conclude(vectors)
 

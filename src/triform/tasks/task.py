@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -11,10 +11,14 @@ import lightning as L
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from triform.layers.feed_forward.mixture import balance_loss, loads, rebalance
+from triform.layers.init import initial_values
+from triform.layers.parallel import Layout, local, put
 from triform.models.weights import check_weights
 from triform.tasks.figures import Figures
 from triform.tasks.objective import Batch, Model, Objective
@@ -39,6 +43,7 @@ class Task(L.LightningModule):
         compile: let torch compile the model's forward; keys of its weights stay plain.
         n_bytes: split -> bytes that its tokens spell, for bits per byte; None: unknown.
         fill: gives the model, once it is initialised, the weights that training begins with; None: those.
+        shard: cuts a model that is still on the meta device and says how; None: each rank holds all of it.
     """
 
     def __init__(
@@ -53,12 +58,15 @@ class Task(L.LightningModule):
         compile: bool,
         n_bytes: Mapping[str, int | None],
         fill: Callable[[nn.Module], None] | None = None,
+        shard: Callable[[nn.Module, DeviceMesh], Layout] | None = None,
     ) -> None:
         super().__init__()
         self.model_factory, self.objective = model_factory, objective
         self.optimizer_factory, self.schedule = optimizer_factory, schedule
         self.seed, self.log_interval, self.gradient_clip = seed, log_interval, gradient_clip
-        self.compile_model, self.n_bytes, self.fill = compile, n_bytes, fill
+        self.compile_model, self.n_bytes, self.fill, self.shard = compile, n_bytes, fill, shard
+        self.layout = Layout()
+        """Which part of the model this rank holds."""
         self.model: Model = None
         self.status: dict[str, float] = {}
         """Figures of the last record, as a progress bar shows them."""
@@ -93,14 +101,38 @@ class Task(L.LightningModule):
             return
         with torch.device("meta"):
             model = self.model_factory()
-        model.to_empty(device=self.device)
-        model.initialise(self.seed)
-        if self.fill is not None:
-            self.fill(model)
         if self.compile_model:
             torch._dynamo.config.capture_scalar_outputs = True  # or a mixture's counts of tokens break the graph
-            model.compile(dynamic=True)
+        if self.shard is None:
+            model.to_empty(device=self.device)
+            model.initialise(self.seed)
+            if self.fill is not None:
+                self.fill(model)
+            if self.compile_model:
+                model.compile(dynamic=True)
+        else:
+            assert self.device_mesh is not None
+            self.layout = self.shard(model, self.device_mesh)
+            model.to_empty(device=self.device)
+            parameters = dict(model.named_parameters())
+            for name, value in self._first_weights():
+                put(parameters[name], self.layout, name, value)
         self.model = model
+
+    def _first_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and whole value of each parameter, as training begins, on the CPU.
+
+        One after another; but what fills a model is given all of it.
+        """
+        with torch.device("meta"):
+            whole = self.model_factory()
+        if self.fill is None:
+            yield from initial_values(whole, whole.scheme, self.seed)
+        else:
+            whole.to_empty(device="cpu")
+            whole.initialise(self.seed)
+            self.fill(whole)
+            yield from whole.named_parameters()
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer_factory(self.model)
@@ -125,7 +157,8 @@ class Task(L.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.stepped = False
         micro_batch = batch_idx % self.trainer.accumulate_grad_batches
-        torch.manual_seed(noise_seed(self.seed, self.trainer.global_step, micro_batch, self.global_rank))
+        reader = self.global_rank // self.layout.copies  # ranks that read the same rows draw the same noise
+        torch.manual_seed(noise_seed(self.seed, self.trainer.global_step, micro_batch, reader))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.objective.loss(self.model, batch)
@@ -138,9 +171,10 @@ class Task(L.LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         self.tick()
         self._counts.stop, self._counts.milliseconds = int(self.stop_requested), int(self.seconds * 1000)
-        counts, self._counts = self._counts.over_ranks(self.group), _Counts()
-        divided_by = self.trainer.accumulate_grad_batches * self.trainer.world_size  # by Lightning and by DDP
-        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        counts, self._counts = self._counts.over_ranks(self.group, self.layout.copies), _Counts()
+        # by Lightning and by DDP or FSDP
+        divided_by = self.trainer.accumulate_grad_batches * self.trainer.world_size // self.layout.copies
+        gradients = [local(p.grad) for p in self.parameters() if p.grad is not None]
         torch._foreach_mul_(gradients, divided_by / max(counts.targets, 1))
         rebalance(self.model, self._sum_over_ranks)
         self._window.targets += counts.targets
@@ -158,7 +192,13 @@ class Task(L.LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         limit = math.inf if self.gradient_clip is None else self.gradient_clip
-        self._norm = nn.utils.clip_grad_norm_(self.parameters(), limit, foreach=True)
+        if self.shard is None:
+            self._norm = nn.utils.clip_grad_norm_(self.parameters(), limit, foreach=True)
+            return
+        self._norm = self.layout.gradient_norm(self.model.named_parameters())
+        if limit < math.inf:
+            gradients = [local(p.grad) for p in self.parameters() if p.grad is not None]
+            torch._foreach_mul_(gradients, (limit / (self._norm + 1e-6)).clamp(max=1.0))
 
     def record(self) -> dict[str, float]:
         """Mean loss over the targets since the last record, and figures of the last step. Waits for the device.
@@ -192,8 +232,9 @@ class Task(L.LightningModule):
         if self._norm is not None and not scaled:
             found["gradient's norm"] = float(self._norm)
         if weights:
-            norms = torch._foreach_norm([parameter.detach() for parameter in self.parameters()])
-            found["weights' norm"] = float(torch.stack(norms).sum())
+            norms = torch._foreach_norm([local(parameter.detach()) for parameter in self.parameters()])
+            total = float(torch.stack(norms).sum())
+            found["weights' norm"] = total if self.shard is None else self._over_ranks(total)
         for what, value in found.items():
             if not math.isfinite(value):
                 raise FloatingPointError(
@@ -210,17 +251,18 @@ class Task(L.LightningModule):
             self._window.seconds += passed
 
     def _sum_over_ranks(self, value: Tensor) -> Tensor:
-        """Of a tensor on this rank's device, without waiting for it."""
+        """Of a tensor on this rank's device, without waiting for it; of ranks that read the same rows one counts."""
         if self.trainer.world_size > 1:
             value = value.clone()
             dist.all_reduce(value)
-        return value
+        return value / self.layout.copies if self.layout.copies > 1 else value
 
     def _over_ranks(self, value: Tensor | float) -> float:
+        """The same as a number."""
         total = torch.as_tensor(value, dtype=torch.float64).cpu()
         if self.group is not None:
             dist.all_reduce(total, group=self.group)
-        return float(total)
+        return float(total) / self.layout.copies
 
     def agreed(self, wish: bool) -> bool:
         """Whether any rank wishes something; the same on all of them."""
@@ -236,6 +278,7 @@ class Task(L.LightningModule):
         self._figures.add(self.model, batch)
 
     def on_validation_epoch_end(self) -> None:
+        self.keep_parts()
         self._conclude("validation")
         self.tick()
 
@@ -246,14 +289,59 @@ class Task(L.LightningModule):
         self._figures.add(self.model, batch, final=True)
 
     def on_test_epoch_end(self) -> None:
+        self.keep_parts()
         self._conclude(self.final_split)
 
     def _conclude(self, split: str) -> None:
-        self.measured = self._figures.means(self.n_bytes.get(split))
+        self.measured = self._figures.means(self.n_bytes.get(split), self.layout.copies)
         for name, value in self.measured.items():
             self.log(f"{split}/{name}", value, logger=False, rank_zero_only=False)
 
     # State
+
+    def keep_parts(self) -> None:
+        """Give up what FSDP has put together for a forward pass that no backward pass has followed."""
+        for module in self.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def weights(self) -> dict[str, Tensor]:
+        """All weights, whole, by their names in a checkpoint, on the CPU. Every rank must ask; the first one is told.
+
+        Without sharding they are `state_dict()`.
+        """
+        if self.shard is None:
+            return self.state_dict()
+        self.keep_parts()
+        found = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            value = self.layout.whole(name, parameter.detach())
+            if self.global_rank == 0:
+                found[f"model.{name}"] = value.cpu()
+        return found
+
+    def take(self, weights: Mapping[str, Tensor]) -> None:
+        """Go on from whole weights, by their names in a checkpoint.
+
+        Raises:
+            ValueError: they are not this model's.
+        """
+        if self.shard is None:
+            self.load_state_dict(weights)
+            return
+        self.check(weights)
+        self.keep_parts()
+        for name, parameter in self.model.named_parameters():
+            put(parameter, self.layout, name, weights[f"model.{name}"])
+
+    def check(self, weights: Mapping[str, Any]) -> None:
+        """Refuse weights of another model; see `check_weights`."""
+        self.keep_parts()
+        shapes = {
+            f"model.{name}": self.layout.shape(name, parameter)
+            for name, parameter in self.model.named_parameters(remove_duplicate=False)
+        }
+        check_weights(self, weights, "the checkpoint", shapes)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.tick()
@@ -272,7 +360,7 @@ class Task(L.LightningModule):
         The position in the data is a function of the step. Lightning's own loop state is therefore not restored, which
         would repeat batches after a stop within an epoch: only its counters are set.
         """
-        check_weights(self, checkpoint["state_dict"], "the checkpoint")
+        self.check(checkpoint["state_dict"])
         progress = checkpoint["progress"]
         checkpoint.pop("loops", None)
         self.tokens, self.seconds = progress["tokens"], progress["seconds"]
@@ -297,13 +385,18 @@ class _Counts:
     stop: int = 0
     milliseconds: int = 0
 
-    def over_ranks(self, group: Any) -> "_Counts":
-        """Sums over the ranks of `group`; None: there is one rank."""
+    def over_ranks(self, group: Any, copies: int) -> "_Counts":
+        """Sums over the ranks of `group`; None: there is one rank.
+
+        Args:
+            copies: how many ranks read the same rows, of which one counts.
+        """
         if group is None:
             return self
         total = torch.tensor(astuple(self))
         dist.all_reduce(total, group=group)
-        return _Counts(*total.tolist())
+        targets, tokens, stop, milliseconds = total.tolist()
+        return _Counts(targets // copies, tokens // copies, stop, milliseconds)
 
 
 @dataclass

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from torch.distributed.tensor import DTensor
 
 from triform.tasks.task import Task
 
@@ -47,9 +48,11 @@ class Agreement(Callback):
 
 
 def digest(module: torch.nn.Module) -> str:
-    """A hash of all parameters, bit by bit."""
+    """A hash of all parameters that each rank holds whole, bit by bit."""
     state = hashlib.blake2b(digest_size=16)
     for name, parameter in module.named_parameters():
+        if isinstance(parameter, DTensor):
+            continue
         state.update(name.encode())
         state.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return state.hexdigest()

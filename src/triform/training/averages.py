@@ -1,6 +1,6 @@
 """Averages of the weights, judged and kept in place of those that are trained."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
+from triform.layers.parallel import local
 from triform.tasks.task import Task
 from triform.training.optimizers import own_average
 
@@ -112,7 +113,10 @@ class OptimizersOwn:
 
     def average(self, weights: Sequence[Tensor], optimizer: Optimizer) -> Sequence[Tensor] | None:
         found = own_average(optimizer)
-        return None if found is None else [found.get(weight, weight) for weight in weights]
+        if found is None:
+            return None
+        by_place = {_place(local(parameter)): local(average) for parameter, average in found.items()}
+        return [by_place.get(_place(weight), weight) for weight in weights]
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -156,23 +160,30 @@ class Average(Callback):
 
     @torch.no_grad()
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        assert isinstance(pl_module, Task)
         weights = _weights(pl_module)
         if self._trained is not None:  # a signal during validation: the average is in the weights' place
-            checkpoint[KEY] = {"trained": self._trained, "rule": self.rule.state_dict()}
+            checkpoint[KEY] = {"trained": _whole(pl_module, self._trained), "rule": self._rule_state(pl_module)}
             return
         average = self._average(trainer, weights)
         if average is None:
             return
-        checkpoint[KEY] = {"trained": [weight.detach() for weight in weights], "rule": self.rule.state_dict()}
-        by_place = {w.data_ptr(): mean for w, mean in zip(weights, average, strict=True)}
-        state = checkpoint["state_dict"]
-        checkpoint["state_dict"] = {name: by_place.get(value.data_ptr(), value) for name, value in state.items()}
+        checkpoint[KEY] = {"trained": _whole(pl_module, weights), "rule": self._rule_state(pl_module)}
+        means = dict(zip(_names(pl_module), _whole(pl_module, average), strict=True))
+        first = {id(p): name for name, p in pl_module.named_parameters()}
+        for name, parameter in pl_module.named_parameters(remove_duplicate=False):
+            if name in checkpoint["state_dict"]:  # of several ranks that hold parts the first has it
+                checkpoint["state_dict"][name] = means[first[id(parameter)]]
 
     @torch.no_grad()
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        assert isinstance(pl_module, Task)
         if KEY in checkpoint:
-            torch._foreach_copy_(_weights(pl_module), checkpoint[KEY]["trained"])
-            self.rule.load_state_dict(checkpoint[KEY]["rule"])
+            torch._foreach_copy_(_weights(pl_module), _parts(pl_module, checkpoint[KEY]["trained"]))
+            self.rule.load_state_dict(_mapped(checkpoint[KEY]["rule"], lambda kept: _parts(pl_module, kept)))
+
+    def _rule_state(self, task: Task) -> dict[str, Any]:
+        return _mapped(self.rule.state_dict(), lambda kept: _whole(task, kept))
 
     def _average(self, trainer: Trainer, weights: Sequence[Tensor]) -> Sequence[Tensor] | None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
@@ -214,8 +225,47 @@ def check_averages(callbacks: Sequence[Callback], optimizer: Optimizer) -> None:
 
 
 def _weights(module: LightningModule) -> list[Tensor]:
-    """The parameters, each once."""
-    return list(module.parameters())
+    """This rank's part of each parameter, each once."""
+    assert isinstance(module, Task)
+    module.keep_parts()
+    return [local(parameter) for parameter in module.parameters()]
+
+
+def _place(tensor: Tensor) -> tuple[int, torch.Size]:
+    """Where it is in memory; a part of nothing is nowhere."""
+    return tensor.data_ptr(), tensor.shape
+
+
+def _names(task: Task) -> list[str]:
+    return [name for name, _ in task.named_parameters()]
+
+
+def _whole(task: Task, parts: Sequence[Tensor]) -> list[Tensor]:
+    """Of what is held like the parameters, all."""
+    return [task.layout.whole_of(name, part, p) for part, (name, p) in zip(parts, _named(task), strict=True)]
+
+
+def _parts(task: Task, whole: Sequence[Tensor]) -> list[Tensor]:
+    """This rank's parts of it."""
+    return [local(task.layout.part(name, value, p)) for value, (name, p) in zip(whole, _named(task), strict=True)]
+
+
+def _named(task: Task) -> list[tuple[str, Tensor]]:
+    """The parameters, each once, by their names in the model."""
+    return list(task.model.named_parameters())
+
+
+def _mapped(state: Mapping[str, Any], change: Callable[[list[Tensor]], list[Tensor]]) -> dict[str, Any]:
+    """A rule's state with each list of tensors, as many as there are parameters, changed; lists may hold such lists."""
+
+    def changed(value: Any) -> Any:
+        if not isinstance(value, list | tuple) or not value:
+            return value
+        if isinstance(value[0], Tensor):
+            return change(list(value))
+        return [changed(one) for one in value]
+
+    return {key: changed(value) for key, value in state.items()}
 
 
 def _beside(tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:

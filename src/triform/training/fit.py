@@ -13,7 +13,6 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.optim import Optimizer
 
@@ -34,6 +33,7 @@ from triform.training.record import TRAIN, Metrics, Record, Summary
 from triform.training.saving import AtomicCheckpointIO, newest, read_checkpoint, set_aside, sweep
 from triform.training.schedules import Schedule
 from triform.training.signals import Preempted, Preemption, Pruned
+from triform.training.strategies import fully_sharded, strategy_of
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +118,7 @@ def fit(
         compile=settings.compile,
         n_bytes={name: prepared.spelt_bytes(name) for name in prepared.splits if name != "train"},
         fill=fill,
+        shard=fully_sharded if settings.strategy == "fsdp" else None,
     )
     if rank() == 0:
         sweep(folder / "checkpoints")
@@ -152,7 +153,7 @@ def fit(
                 trainer.validate(task, datamodule=data, verbose=False)
             saving.wait()
             trainer.strategy.barrier("best checkpoint")
-            task.load_state_dict(read_checkpoint(checkpoints.best_or_last)["state_dict"])
+            task.take(read_checkpoint(checkpoints.best_or_last)["state_dict"])
             trainer.test(task, data.loader(split), verbose=False)
         except Preempted:
             record.stopped(trainer.global_step)
@@ -241,12 +242,11 @@ def _trainer(
     quiet()
     device = device_type(settings.accelerator)
     precision: Any = pick_precision(settings.precision, device)
-    alone = settings.devices * settings.num_nodes == 1
     trainer = L.Trainer(
         accelerator=device,
         devices=settings.devices,
         num_nodes=settings.num_nodes,
-        strategy="auto" if alone else DDPStrategy(gradient_as_bucket_view=True),
+        strategy=strategy_of(settings.strategy, settings.devices * settings.num_nodes),
         precision=precision,
         max_steps=limits.max_steps,
         max_epochs=-1,

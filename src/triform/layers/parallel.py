@@ -1,0 +1,110 @@
+"""Which part of each parameter a process holds, where several share a model."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+class Layout:
+    """From the parts of parameters, and of what is as large as they are, to the wholes and back.
+
+    Two things cut a parameter. Tensor parallelism cuts along the axis that `splits` names, and leaves ordinary tensors;
+    FSDP cuts what is left along the first axis, and makes a `DTensor` of it.
+
+    Args:
+        group: the ranks that compute one model together, by tensor parallelism; None: this one alone does.
+        splits: name of a parameter -> the axis that it is cut along in that group. Others are whole on each rank of it.
+        summed: names of parameters whose gradient is spread over the group: each rank has that of what it computes.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        splits: Mapping[str, int] | None = None,
+        summed: Iterable[str] = (),
+    ) -> None:
+        self.group, self.splits, self.summed = group, dict(splits or {}), frozenset(summed)
+
+    @property
+    def copies(self) -> int:
+        """How many ranks read the same rows."""
+        return 1 if self.group is None else dist.get_world_size(self.group)
+
+    @property
+    def place(self) -> int:
+        """Of this rank among them."""
+        return 0 if self.group is None else dist.get_rank(self.group)
+
+    def whole(self, name: str, part: Tensor) -> Tensor:
+        """All of a parameter, or of what is as large as it is, of which each rank gives its part."""
+        tensor = part.full_tensor() if isinstance(part, DTensor) else part
+        if name not in self.splits:
+            return tensor
+        pieces = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self.copies)]
+        dist.all_gather(pieces, tensor.contiguous(), group=self.group)
+        return torch.cat(pieces, dim=self.splits[name])
+
+    def whole_of(self, name: str, part: Tensor, like: Tensor) -> Tensor:
+        """The same of a part that is an ordinary tensor, of what is held as the parameter `like` is."""
+        if isinstance(like, DTensor):
+            part = DTensor.from_local(
+                part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+            )
+        return self.whole(name, part)
+
+    def part(self, name: str, whole: Tensor, like: Tensor) -> Tensor:
+        """What this rank holds of it, as `like` is held."""
+        if name in self.splits:
+            whole = whole.chunk(self.copies, dim=self.splits[name])[self.place]
+        whole = whole.to(like.device)
+        if isinstance(like, DTensor):
+            return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+        return whole
+
+    def shape(self, name: str, part: Tensor) -> torch.Size:
+        """Of the whole."""
+        sizes = list(part.shape)
+        if name in self.splits:
+            sizes[self.splits[name]] *= self.copies
+        return torch.Size(sizes)
+
+    def gradient_norm(self, parameters: Iterable[tuple[str, Tensor]]) -> Tensor:
+        """The 2-norm of the whole gradient, the same on all ranks."""
+        squares: dict[tuple[bool, dist.ProcessGroup | None], list[Tensor]] = {}
+        device = torch.device("cpu")
+        for name, parameter in parameters:
+            if parameter.grad is not None:
+                grad = parameter.grad
+                shards = grad.device_mesh.get_group() if isinstance(grad, DTensor) else None
+                squares.setdefault((name in self.splits, shards), []).append(local(grad))
+                device = grad.device
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        # In one order on all ranks, whatever their parts.
+        for (is_split, shards), gradients in sorted(squares.items(), key=lambda item: (item[0][0], item[0][1] is None)):
+            norms = torch._foreach_norm(gradients)
+            square = torch.stack(norms).double().square().sum()
+            if shards is not None:
+                dist.all_reduce(square, group=shards)
+            if is_split:
+                dist.all_reduce(square, group=self.group)
+            total = total + square
+        return total.sqrt().float()
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor, in the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def put(parameter: Tensor, layout: Layout, name: str, whole: Tensor) -> None:
+    """Fill this rank's part of a parameter."""
+    local(parameter).copy_(local(layout.part(name, whole, parameter)))
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether FSDP has cut any of its parameters."""
+    return any(isinstance(parameter, DTensor) for parameter in module.parameters())

@@ -1,0 +1,116 @@
+"""How several devices share the work of training one model."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.optim import Optimizer
+
+from triform.layers.block import Block
+from triform.layers.feed_forward.mixture import MixtureOfExperts
+from triform.layers.parallel import Layout
+from triform.tasks.task import Task
+
+DATA, TENSOR = "data_parallel", "tensor_parallel"
+"""Dimensions of the mesh of devices, as Lightning names them."""
+
+
+def strategy_of(name: str, ranks: int) -> Strategy | str:
+    """What Lightning runs a model with.
+
+    Args:
+        name: `auto`, `ddp` or `fsdp`; auto is DDP where there are several ranks.
+        ranks: of all machines.
+    """
+    if name == "fsdp":
+        return Sharded(data_parallel_size=ranks, tensor_parallel_size=1)
+    return "auto" if ranks == 1 else DDPStrategy(gradient_as_bucket_view=True)
+
+
+def fully_sharded(model: nn.Module, mesh: DeviceMesh) -> Layout:
+    """Cut a model by FSDP2: each block is put together for its own forward and backward pass alone.
+
+    What is outside of the blocks stays together from the forward pass to the backward pass, as the head is called in
+    between by itself, and a tied one reads the embedding's table.
+    """
+    # Moved after each step by what all ranks know, without a gradient, and a number for each expert.
+    apart = {p for m in model.modules() if isinstance(m, MixtureOfExperts) and (p := m.choice_bias) is not None}
+    for module in model.modules():
+        if isinstance(module, Block):
+            fully_shard(module, mesh=mesh[DATA], ignored_params=apart)
+    fully_shard(model, mesh=mesh[DATA], ignored_params=apart, reshard_after_forward=False)
+    return Layout()
+
+
+class Sharded(ModelParallelStrategy):
+    """Lightning's, with checkpoints as every other strategy has them: whole, under plain names, by `checkpoint_io`.
+
+    So any strategy goes on from the checkpoint of any other. Each tensor is put together by all ranks, one after
+    another, and kept by the first one alone, on the CPU.
+    """
+
+    def __init__(self, data_parallel_size: int, tensor_parallel_size: int) -> None:
+        super().__init__(data_parallel_size, tensor_parallel_size, save_distributed_checkpoint=False)
+
+    @property
+    def task(self) -> Task:
+        assert isinstance(self.lightning_module, Task)
+        return self.lightning_module
+
+    @property
+    def lightning_restore_optimizer(self) -> bool:
+        return True
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        return self.task.weights()
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        self.task.take(checkpoint["state_dict"])
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        optimizer = getattr(optimizer, "_optimizer", optimizer)
+        state, layout = optimizer.state_dict(), self.task.layout
+        of = dict(_numbered(optimizer, self.task))
+        whole: dict[int, dict[str, Any]] = {}
+        for number, values in state["state"].items():
+            name, parameter = of[number]
+            made = {key: layout.whole(name, v) if _is_like(v, parameter) else v for key, v in values.items()}
+            if self.is_global_zero:
+                whole[number] = {key: v.cpu() if isinstance(v, Tensor) else v for key, v in made.items()}
+        return {**state, "state": whole}
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        layout = self.task.layout
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            of = dict(_numbered(optimizer, self.task))
+            parts: dict[int, dict[str, Any]] = {}
+            for number, values in state["state"].items():
+                name, parameter = of[number]
+                shape = layout.shape(name, parameter)
+                parts[number] = {
+                    key: layout.part(name, v, parameter) if isinstance(v, Tensor) and v.shape == shape and v.ndim else v
+                    for key, v in values.items()
+                }
+            optimizer.load_state_dict({**state, "state": parts})
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
+        if self.is_global_zero:
+            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        return self.checkpoint_io.load_checkpoint(checkpoint_path)
+
+
+def _numbered(optimizer: Optimizer, task: Task) -> Iterator[tuple[int, tuple[str, Tensor]]]:
+    """A parameter's number in an optimizer's state, its name and itself."""
+    names = {id(parameter): name for name, parameter in task.model.named_parameters()}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in enumerate(parameters):
+        yield number, (names[id(parameter)], parameter)
+
+
+def _is_like(value: Any, parameter: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0 and value.shape == parameter.shape
