@@ -1,6 +1,8 @@
 """Files as they are found in the world: each is read rightly, or refused in one line that names it."""
 
+import bz2
 import gzip
+import lzma
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,12 +115,53 @@ def small_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("x.txt.gz", gzip.compress(b"text", mtime=0) + b"more", r"x\.txt\.gz cannot be read \(Not a gzipped file"),
         ("x.txt.gz", gzip.compress(b"", mtime=0), r"x\.txt\.gz is empty"),
         ("x.txt", b"\xef\xbb\xbf", r"x\.txt is empty"),
+        ("x.txt", "\ud800".encode("utf-8", "surrogatepass"), r"x\.txt, line 1 is not UTF-8 \(byte 0xed\)"),
     ],
 )
 def test_refuses_content(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         read_text(write(tmp_path, data, name), KEY, "utf-8")
     assert "\n" not in str(caught.value)
+
+
+ZSTD = bytes.fromhex("28b52ffd0468690000") + b"text"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (ZSTD, r"x\.txt is compressed by zstd; unpack it with zstd -d"),
+        (bz2.compress(b"text"), r"is compressed by bzip2; unpack it with bunzip2"),
+        (lzma.compress(b"text"), r"is compressed by xz; unpack it with xz -d"),
+        (gzip.compress(gzip.compress(b"text")), r"is compressed by gzip twice; unpack it once with gunzip"),
+        (b"PK\x03\x04\x14", r"is a zip archive; unpack it, and name the files that were in it"),
+        (b"%PDF-1.7\n", r"is a PDF; take its text out"),
+        (b"PAR1text", r"is Parquet; end its name in \.parquet"),
+        (b"ARROW1\0\0", r"is Arrow; end its name in \.arrow"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_refuses_what_is_no_text(tmp_path: Path, data: bytes, message: str, encoding: str) -> None:
+    """Whatever the encoding: latin-1 makes characters of any byte."""
+    with pytest.raises(ValueError, match=message):
+        read_text(write(tmp_path, data), KEY, encoding)
+
+
+def test_text_that_begins_like_it_is_read(tmp_path: Path) -> None:
+    assert read_text(write(tmp_path, "BZh PK %PDF"), KEY, "utf-8") == "BZh PK %PDF"
+
+
+def test_a_file_that_is_there_twice_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A copy under another name, too; once."""
+    train, other, copy = (write(tmp_path, text, f"{text}{i}.txt") for i, text in enumerate(("a", "b", "a")))
+    own = OwnFiles([str(train), str(other)], str(copy), None, "utf-8", ENDINGS)
+    own.fingerprint("")
+    own.fingerprint("")
+    said = f"data.validation_files: {copy} holds the same as {train} of data.train_files"
+    assert caplog.messages == [f"{said}, so figures of it are of text that is known from there"]
+    caplog.clear()
+    OwnFiles([str(train), str(train)], str(other), None, "utf-8", ENDINGS).fingerprint("")
+    assert caplog.messages == [f"data.train_files: {train} holds the same as {train} of data.train_files"]
 
 
 @pytest.mark.parametrize("read", [1, 2, 3, 4, 5, 1000])
@@ -141,8 +184,9 @@ def test_a_line_of_two_megabytes_is_a_line(tmp_path: Path) -> None:
 
 
 def test_refuses_an_encoding_that_is_none() -> None:
-    with pytest.raises(ValueError, match=r"encoding=latin1000 is none that Python knows; set data\.encoding to one"):
-        OwnFiles("x", None, None, "latin1000", ENDINGS)
+    for name in ("latin1000", "undefined", "rot13"):
+        with pytest.raises(ValueError, match=rf"encoding={name} is none that Python knows; set data\.encoding to one"):
+            OwnFiles("x", None, None, name, ENDINGS)
 
 
 class TestContentHash:

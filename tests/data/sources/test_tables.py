@@ -91,7 +91,9 @@ class TestColumns:
             ("x.tsv", "a\t1\n", 2, r"data\.label_column=2 is no column of .*x\.tsv, which has 2; count from 0 to 1"),
             ("x.tsv", "text\tclass\tn\na\t1\t2\n", None, r"data\.label_column=label is no column .*has text, class"),
             ("x.tsv", "a good one\t1\n", "lable", r"data\.label_column=lable is no column .*a number from 0"),
-            ("x.txt", "a,1\n", None, r"data\.label_column=null, so 1, is no column .*which has 1; .*\.tsv or \.csv"),
+            ("x.txt", "a,1\n", None, r"x\.txt has one column, where text and label are read; .*tabs, or .*in \.csv"),
+            ("x.csv", "text;label\na;1\n", "label", r"x\.csv has one column, .*; separate them by commas$"),
+            ("x.tsv", "7\ta\t1\n", None, r"x\.tsv has 3 columns, and no header names text, label; set data\.text_col"),
             ("x.jsonl", '{"text": "a", "class": 1}\n', None, r"data\.label_column=label .*x\.jsonl, line 1, which has"),
         ],
     )
@@ -227,6 +229,22 @@ def test_cells_as_text(tmp_path: Path, cell: Any, text: str) -> None:
     path = table(tmp_path, json.dumps({"text": cell}) + "\n", "x.jsonl")
     ((place, (found,)),) = read_table(path, KEY, {"text": None}, "utf-8")
     assert as_text(found, place, "text") == text
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.ndjson", "x.json.gz"])
+def test_other_endings_of_lines_of_json(tmp_path: Path, name: str) -> None:
+    line = b'{"text": "a", "label": 1}\n'
+    (tmp_path / name).write_bytes(gzip.compress(line) if name.endswith(".gz") else line)
+    assert columns(tmp_path / name, text=None, label=None) == [["a"], [1]]
+
+
+@pytest.mark.parametrize("cell", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_value_is_no_text(tmp_path: Path, cell: str) -> None:
+    """As pandas writes what is missing."""
+    path = table(tmp_path, f'{{"text": {cell}}}\n', "x.jsonl")
+    ((place, (found,)),) = read_table(path, KEY, {"text": None}, "utf-8")
+    with pytest.raises(ValueError, match=r"x\.jsonl, line 1 has -?(nan|inf) for data\.text_column, which is no value"):
+        as_text(found, place, "text")
 
 
 @pytest.mark.parametrize("cell", [["a"], {"a": 1}])

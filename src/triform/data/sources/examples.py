@@ -75,14 +75,14 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Labelled:
-    """A text and the name of its class."""
+    """A text and the name of its class, without blanks around it."""
 
     kind: ClassVar[Kind] = "labelled"
     columns: ClassVar[tuple[str, ...]] = ("text", "label")
 
     def row(self, cells: Sequence[Any], place: Place) -> Row | None:
-        text, label = as_text(cells[0], place, "text"), as_text(cells[1], place, "label")
-        if not label.strip():
+        text, label = as_text(cells[0], place, "text"), as_text(cells[1], place, "label").strip()
+        if not label:
             raise ValueError(f"{place} has no label; write one or take the row out (data.label_column)")
         return {"text": text, "label": label} if text.strip() else None
 
@@ -137,7 +137,7 @@ class Scored:
 
 @dataclasses.dataclass(frozen=True)
 class Tagged:
-    """The words of a sentence and a tag for each."""
+    """The words of a sentence and a tag for each, without blanks around it."""
 
     kind: ClassVar[Kind] = "tagged"
     columns: ClassVar[tuple[str, ...]] = ("tokens", "tags")
@@ -153,7 +153,7 @@ class Tagged:
             if not all(value.strip() for value in values):
                 blank = next(i for i, value in enumerate(values) if not value.strip())
                 raise ValueError(f"{place} has a blank {name}, the {blank + 1}. of {len(values)}; mend the line")
-        return {"tokens": tokens, "tags": tags} if tokens else None
+        return {"tokens": tokens, "tags": [tag.strip() for tag in tags]} if tokens else None
 
 
 def _strings(cell: Any, place: Place, name: str) -> list[str]:

@@ -14,6 +14,7 @@ import io
 import json
 import logging
 import os
+import re
 import secrets
 import time
 import zlib
@@ -38,6 +39,22 @@ BYTE_ORDER_MARKS = (  # the longest first: that of UTF-32 begins with that of UT
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+
+NO_TEXT = (
+    (rb"\x1f\x8b", "compressed by gzip twice", "unpack it once with gunzip"),
+    (rb"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it with zstd -d"),
+    (rb"BZh[1-9]1AY&SY", "compressed by bzip2", "unpack it with bunzip2"),
+    (rb"\xfd7zXZ\0", "compressed by xz", "unpack it with xz -d"),
+    (rb"\x04\x22\x4d\x18", "compressed by lz4", "unpack it with lz4 -d"),
+    (rb"PK\x03\x04", "a zip archive", "unpack it, and name the files that were in it"),
+    (rb"%PDF-", "a PDF", "take its text out, for example with pdftotext"),
+    (rb"PAR1", "Parquet", "end its name in .parquet"),
+    (rb"ARROW1", "Arrow", "end its name in .arrow"),
+)
+"""How files begin that hold no text, what they are, and what helps."""
+
+SAME_FORM = {".json": ".jsonl", ".ndjson": ".jsonl", ".tab": ".tsv", ".feather": ".arrow"}
+"""Endings of files that are read as those of another one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +81,7 @@ class OwnFiles:
     def __post_init__(self) -> None:
         try:
             "".encode(self.encoding)
-        except LookupError:
+        except (LookupError, UnicodeError):
             raise ValueError(
                 f"encoding={self.encoding} is none that Python knows; set data.encoding to one, such as utf-8, latin-1 "
                 "or utf-16"
@@ -84,11 +101,20 @@ class OwnFiles:
         return list(dict.fromkeys(path for paths in self.splits().values() for path in paths))
 
     def fingerprint(self, settings: str) -> str:
-        """Of the settings of a source, the content of its files, and how they are read."""
-        parts = [f"{settings} {self.encoding}", own_code()]
-        parts += [
-            f"{name} {form(path)} {content_hash(path)}" for name, paths in self.splits().items() for path in paths
-        ]
+        """Of the settings of a source, the content of its files, and how they are read.
+
+        A file that is there twice is said.
+        """
+        parts, met = [f"{settings} {self.encoding}", own_code()], dict[str, tuple[str, Path]]()
+        for name, paths in self.splits().items():
+            for path in paths:
+                content = content_hash(path)
+                parts.append(f"{name} {form(path)} {content}")
+                if content in met:
+                    other, first = met[content]
+                    meant = "" if other == name else ", so figures of it are of text that is known from there"
+                    _say_once(f"data.{name}_files: {path} holds the same as {first} of data.{other}_files{meant}")
+                met.setdefault(content, (name, path))
         return digest(parts)
 
 
@@ -153,7 +179,8 @@ def _nearest_file(path: Path) -> str:
 
 def form(path: Path) -> str:
     """The ending that says how a file is read, ".gz" left out: ".tsv" of x.tsv.gz."""
-    return Path(path.name.lower().removesuffix(".gz")).suffix
+    ending = Path(path.name.lower().removesuffix(".gz")).suffix
+    return SAME_FORM.get(ending, ending)
 
 
 @contextmanager
@@ -183,11 +210,13 @@ def read_pieces(path: Path, key: str, encoding: str) -> Iterator[str]:
     """The text of a file in pieces, a byte-order mark left out, line ends as they are.
 
     Raises:
-        ValueError: it cannot be read, is empty, is not in the encoding, or holds a NUL character.
+        ValueError: it cannot be read, is empty, holds no text (see `NO_TEXT`) or a NUL character, or is not in the
+            encoding.
     """
     line, is_empty, half = 1, True, False
     with open_file(path, key) as file:
         first = file.read(READ)
+        _check_text(path, key, first)
         encoding = next((name for mark, name in BYTE_ORDER_MARKS if first.startswith(mark)), encoding)
         decoder, data = codecs.getincrementaldecoder(encoding)(), first
         while True:
@@ -216,6 +245,12 @@ def read_pieces(path: Path, key: str, encoding: str) -> Iterator[str]:
             data = file.read(READ)
     if is_empty:
         raise ValueError(f"{key}={path} is empty; name a file that has text")
+
+
+def _check_text(path: Path, key: str, first: bytes) -> None:
+    for begins, what, remedy in NO_TEXT:
+        if re.match(begins, first):
+            raise ValueError(f"{key}: {path} is {what}; {remedy}")
 
 
 def _written(encoding: str) -> str:

@@ -39,8 +39,8 @@ def read_table(path: Path, key: str, columns: dict[str, Column], encoding: str) 
 
     Raises:
         ValueError: a column is not there or twice, a row has more or fewer than the first, there are no rows, or all
-            columns are null and the first row may be a header of other names: its label is that of no other row, or it
-            holds only names of columns.
+            columns are null and it is not clear which they are: the first row may be a header of other names (its label
+            is that of no other row, or it holds only names of columns), or has more columns than are read.
     """
     is_empty = True
     for row in _rows(path, key, columns, encoding):
@@ -131,12 +131,23 @@ def _maybe_header(path: Path, what: str, columns: dict[str, Column]) -> ValueErr
 
 
 def _places(path: Path, first: list[str], columns: dict[str, Column]) -> tuple[list[int], bool]:
+    if len(first) < len(columns):
+        raise ValueError(
+            f"{path} has one column, where {' and '.join(columns)} are read; separate them by "
+            f"{'commas' if form(path) == '.csv' else 'tabs, or by commas in a file that ends in .csv'}"
+        )
     named = any(isinstance(value, str) for value in columns.values())
     has_header = named or (_unset(columns) and any(name in first for name in columns))
     if first and _unset(columns) and not has_header and {cell.strip().lower() for cell in first} <= NAMES:
         raise _maybe_header(path, f"holds {', '.join(first)}", columns)
     if has_header:
         return _named_places(path, columns, first), True
+    if _unset(columns) and len(first) > len(columns):
+        keys = " and ".join(f"data.{name}_column" for name in columns)
+        raise ValueError(
+            f"{path} has {len(first)} columns, and no header names {', '.join(columns)}; set {keys} to numbers from 0, "
+            "or to names if its first row is a header"
+        )
     places = []
     for place, (name, value) in enumerate(columns.items()):
         setting = f"data.{name}_column=" + (f"null, so {place}," if value is None else str(value))
@@ -179,10 +190,7 @@ def _only(path: Path, key: str, name: str, names: Sequence[str]) -> int:
 
 def _checked_place(path: Path, place: int, n_columns: int, setting: str) -> int:
     if not 0 <= place < n_columns:
-        raise ValueError(
-            f"{setting} is no column of {path}, which has {n_columns}; count from 0 to {n_columns - 1}, "
-            "and end the name of the file in what separates its columns, .tsv or .csv"
-        )
+        raise ValueError(f"{setting} is no column of {path}, which has {n_columns}; count from 0 to {n_columns - 1}")
     return place
 
 
@@ -336,7 +344,11 @@ def as_text(cell: Any, place: Place, column: str) -> str:
     """A text, or a number or truth value as JSON writes it; a whole number that came as a fraction without one."""
     if isinstance(cell, str):
         return cell
-    if isinstance(cell, float) and cell.is_integer() and math.isfinite(cell):
+    if isinstance(cell, float) and not math.isfinite(cell):
+        raise ValueError(
+            f"{place} has {cell} for data.{column}_column, which is no value; give it one or take the row out"
+        )
+    if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
     if isinstance(cell, bool | int | float):
         return json.dumps(cell)
