@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.training.runs import differences, documents, make, mixture, outcome, run
+from triform.run.again import continued, keep
 from triform.run.folder import RunFolder
 
 PLACES = {"micro-batch": 24, "update": 12, "validation": 3, "save": 6, "write": 12, "rename": 20, "link": 2}
@@ -109,6 +111,29 @@ def test_two_ranks_stop_and_go_on_as_one(tmp_path: Path, whole: Any) -> None:
     assert step in (5, 6)
     assert run(folder, resume=True) == 0
     assert outcome_step(folder) == 12
+
+
+def test_a_run_goes_on_with_other_numbers_of_ranks(tmp_path: Path) -> None:
+    """Each remaining example once: tokens are the same at each row, losses and weights to rounding."""
+    folders = []
+    for name in ("whole", "moved"):
+        (tmp_path / name).mkdir()
+        folders.append(make(tmp_path / name, "decoder", "model.dropout=0"))
+    assert run(folders[0]) == 0
+    assert run(folders[1], kill_at={"micro-batch": 8}) == -9
+    keep(folders[1], continued(folders[1].read_config(), ["trainer.devices=2"]))
+    assert run(folders[1], resume=True, kill_at={"TERM:update": 4}) == 75
+    assert outcome_step(folders[1]) == 7
+    keep(folders[1], continued(folders[1].read_config(), ["trainer.devices=1", "trainer.accumulate=3"]))
+    assert run(folders[1], resume=True) == 0
+    whole, moved = (outcome(folder) for folder in folders)
+    assert moved["step"] == 12
+    assert [(row["step"], row["tokens"]) for row in moved["rows"]] == [(r["step"], r["tokens"]) for r in whole["rows"]]
+    for row, other in zip(moved["rows"], whole["rows"], strict=True):
+        for name in ("train/loss", "validation/loss", "test/loss"):
+            assert row[name] == other[name] == "" or float(row[name]) == pytest.approx(float(other[name]), rel=1e-5)
+    for name, weight in whole["weights"].items():
+        torch.testing.assert_close(moved["weights"][name], weight, atol=1e-5, rtol=1e-4)
 
 
 def test_a_run_whose_last_update_breaks_the_weights_fails(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from triform.run.again import continued, keep
 from triform.run.check import WHOLE, check, check_keys, check_reach, devices
 from triform.run.errors import BadInput, one_line, place, report
 from triform.run.folder import Finish, RunFolder, create, write_whole
@@ -64,7 +65,7 @@ def run(
         prepared = checked(own)
         return created(own, overrides, prepared, folder), prepared
 
-    return start_launched(launcher, make, False, finish, config["trust"])
+    return start_launched(launcher, make, False, finish, config)
 
 
 def check_machines(config: Mapping[str, Any]) -> None:
@@ -80,34 +81,36 @@ def check_machines(config: Mapping[str, Any]) -> None:
         )
 
 
-def resume(folder: RunFolder, trust: Sequence[str] = (), finish: Finish | None = None) -> int:
+def resume(
+    folder: RunFolder, trust: Sequence[str] = (), finish: Finish | None = None, overrides: Sequence[str] = ()
+) -> int:
     """Go on with a run from its newest checkpoint, and return the exit code.
+
+    On as many ranks as before it ends as if it never had stopped; on other ones, each remaining example is read once
+    and the loss is the same to rounding, but for dropout, which is drawn anew.
 
     Args:
         trust: packages besides triform's own that its config may name.
+        overrides: keys of `trainer` in `triform.run.again.CHANGEABLE`; the run's folder keeps them.
 
     Raises:
         ValueError: the config no longer passes the checks, or the data has changed.
     """
     from triform.run.parts import read_origin
 
-    config = {**folder.read_config(), "trust": list(trust)}
+    config = {**continued(folder.read_config(), overrides), "trust": list(trust)}
     check_keys(config)
     if not Launcher.started_us():
         check_machines(config)
         return start(folder, config, checked(config, (folder, read_origin(folder))), True, finish)
     launcher = Launcher()
 
+    config["trainer"] |= {"devices": launcher.devices, "num_nodes": launcher.nodes}
+
     def find() -> tuple[RunFolder, "Prepared"]:
-        if (launcher.devices, launcher.nodes) != (config["trainer"]["devices"], config["trainer"]["num_nodes"]):
-            raise BadInput(
-                f"{folder.path} ran on {config['trainer']['num_nodes']} machines with "
-                f"{config['trainer']['devices']} ranks each, but {launcher.nodes} with {launcher.devices} each were "
-                "started; start as many as before"
-            )
         return folder, checked(config, (folder, read_origin(folder)))
 
-    return start_launched(launcher, find, True, finish, trust)
+    return start_launched(launcher, find, True, finish, config)
 
 
 def created(
@@ -218,6 +221,8 @@ def start(
     """Start the run's ranks, in this process when there is one, and return the exit code."""
     _, count = devices(config)
     with training(folder):
+        if resume:
+            keep(folder, config)
         if count == 1:
             return rank_main(folder, resume, prepared, finish, config["trust"])
         killed: dict[int, str] = {}
@@ -239,7 +244,7 @@ def start_launched(
     make: Callable[[], tuple[RunFolder, "Prepared"]],
     resume: bool,
     finish: Finish | None,
-    trust: Sequence[str],
+    config: Mapping[str, Any],
 ) -> int:
     """One rank's part of a run whose ranks torchrun or srun has started, and its exit code.
 
@@ -250,11 +255,13 @@ def start_launched(
         told = launcher.told()
         if told in ("", STOPPED):
             return PREEMPTED if told else BAD_INPUT
-        return rank_main(RunFolder(Path(told)), resume, None, finish, trust)
+        return rank_main(RunFolder(Path(told)), resume, None, finish, config["trust"])
     with ExitStack() as stack:
         try:
             folder, prepared = make()
             stack.enter_context(training(folder))
+            if resume:
+                keep(folder, config)
         except Preempted:
             launcher.tell(STOPPED)
             raise
@@ -262,7 +269,7 @@ def start_launched(
             launcher.tell("")
             raise
         launcher.tell(str(folder.path))
-        return rank_main(folder, resume, prepared, finish, trust)
+        return rank_main(folder, resume, prepared, finish, config["trust"])
 
 
 @contextmanager
