@@ -12,8 +12,8 @@ from triform.generation.beam import BeamSearch
 from triform.generation.rows import PromptReader, Reader, Rows, TargetReader
 from triform.generation.sampling import Repetition, Sampler, greedy, random_numbers
 from triform.models.decoder import Decoder
-from triform.models.encoder_decoder import EncoderDecoder
 from triform.models.heads import ClassificationHead, HiddenStates, RegressionHead
+from triform.models.two_stacks import TwoStacks
 
 
 def generate(
@@ -87,7 +87,7 @@ def generate(
     search = BeamSearch(num_beams, length_penalty, early_stopping)
     sampler = Sampler(temperature, top_k, top_p, min_p) if do_sample else None
     plain = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    if not isinstance(plain, Decoder | EncoderDecoder):
+    if not isinstance(plain, Decoder | TwoStacks):
         raise ValueError(f"generate: {type(plain).__name__} writes no text; set model=decoder or model=encoder_decoder")
     padding_mask = _checked(plain, input_ids, padding_mask, {"eos_id": eos_id, "start_id": start_id})
 
@@ -113,7 +113,7 @@ def generate(
 
 def _begin(
     model: nn.Module,
-    plain: Decoder | EncoderDecoder,
+    plain: Decoder | TwoStacks,
     input_ids: Tensor,
     padding_mask: Tensor | None,
     start_id: int | None,
@@ -190,7 +190,7 @@ def _write(
 
 
 def _checked(
-    model: Decoder | EncoderDecoder, input_ids: Tensor, padding_mask: Tensor | None, others: dict[str, Any]
+    model: Decoder | TwoStacks, input_ids: Tensor, padding_mask: Tensor | None, others: dict[str, Any]
 ) -> Tensor | None:
     """The mask; None where nothing is padded.
 
@@ -229,7 +229,7 @@ def _checked(
             raise ValueError("generate: a prompt ends with padding; pad prompts on the left")
     given = [("input_ids", int(input_ids.min())), ("input_ids", int(input_ids.max())), *others.items()]
     for name, token in given:
-        source = name == "input_ids" and isinstance(model, EncoderDecoder)
+        source = name == "input_ids" and isinstance(model, TwoStacks)
         vocab_size: Any = model.source_vocab_size if source else model.vocab_size
         if token is not None and not hasattr(token, "__index__"):
             raise ValueError(f"generate: {name}={token!r} is no token; give the number of one")

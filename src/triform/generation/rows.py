@@ -5,9 +5,9 @@ from abc import ABC, abstractmethod
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from triform.layers.cache import KVCache
+from triform.layers.cache import Cache
 from triform.models.decoder import Decoder
-from triform.models.encoder_decoder import EncoderDecoder
+from triform.models.two_stacks import TwoStacks
 
 
 class Reader(ABC):
@@ -17,7 +17,7 @@ class Reader(ABC):
 
     @abstractmethod
     def read(
-        self, ids: Int[Tensor, "batch n_new"], length: int, cache: KVCache | None
+        self, ids: Int[Tensor, "batch n_new"], length: int, cache: Cache | None
     ) -> Float[Tensor, "batch n_new d_model"]:
         """Hidden states of the last tokens of rows that are `length` tokens long."""
 
@@ -47,7 +47,7 @@ class PromptReader(Reader):
             self.positions = self.padding.cumsum(dim=1) - self.padding.long()
 
     def read(
-        self, ids: Int[Tensor, "batch n_new"], length: int, cache: KVCache | None
+        self, ids: Int[Tensor, "batch n_new"], length: int, cache: Cache | None
     ) -> Float[Tensor, "batch n_new d_model"]:
         if self.padding is None:
             return self.model(ids, cache=cache).hidden
@@ -65,7 +65,7 @@ class TargetReader(Reader):
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        model: TwoStacks,
         source_ids: Int[Tensor, "batch src_len"],
         padding_mask: Bool[Tensor, "batch src_len"] | None,
     ) -> None:
@@ -73,7 +73,7 @@ class TargetReader(Reader):
         self.memory, self.padding = model.encode(source_ids, padding_mask), padding_mask
 
     def read(
-        self, ids: Int[Tensor, "batch n_new"], length: int, cache: KVCache | None
+        self, ids: Int[Tensor, "batch n_new"], length: int, cache: Cache | None
     ) -> Float[Tensor, "batch n_new d_model"]:
         return self.model.decode(ids, self.memory, self.padding, cache=cache).hidden
 
@@ -95,7 +95,7 @@ class Rows:
     """
 
     def __init__(
-        self, begin: Int[Tensor, "batch begin_len"], capacity: int, reader: Reader, cache: KVCache | None
+        self, begin: Int[Tensor, "batch begin_len"], capacity: int, reader: Reader, cache: Cache | None
     ) -> None:
         self.buffer = begin.new_empty((len(begin), capacity))
         self.length = begin.shape[1]

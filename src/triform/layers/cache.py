@@ -1,5 +1,6 @@
-"""Keys and values kept from earlier calls, so that generating a token costs one token."""
+"""What is kept from earlier calls, such as keys and values, so that generating a token costs one token."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from jaxtyping import Float, Int
@@ -7,6 +8,23 @@ from torch import Tensor
 
 Keys = Float[Tensor, "batch n_kv_heads kv_len head_dim"]
 Project = Callable[[], tuple[Tensor, Tensor]]
+
+
+class Cache(ABC):
+    """What a model keeps of the tokens of some rows that it has read."""
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Tokens held."""
+
+    @abstractmethod
+    def select(self, rows: Int[Tensor, " n_rows"], same_memory: bool = False) -> None:
+        """Row i is henceforth what row `rows[i]` was.
+
+        Args:
+            same_memory: both read the same memory, for every i, so that nothing kept of it need move.
+        """
 
 
 class GrowingCache:
@@ -72,7 +90,7 @@ class FixedCache:
             self.kept = k.index_select(0, rows), v.index_select(0, rows)
 
 
-class KVCache:
+class KVCache(Cache):
     """The caches of a stack, one pair a layer.
 
     Args:
@@ -88,15 +106,9 @@ class KVCache:
 
     @property
     def length(self) -> int:
-        """Tokens held."""
         return self.self_attention[0].length
 
     def select(self, rows: Int[Tensor, " n_rows"], same_memory: bool = False) -> None:
-        """Row i is henceforth what row `rows[i]` was.
-
-        Args:
-            same_memory: both read the same memory, for every i, so that nothing kept of it need move.
-        """
         for cache in self.self_attention:
             cache.select(rows)
         for memory_cache in () if same_memory else self.cross_attention:

@@ -8,7 +8,7 @@ from triform.layers.masks import AttentionMask
 from triform.layers.stack import Stack
 from triform.models.decoder import Decoder
 from triform.models.encoder import Encoder
-from triform.models.encoder_decoder import EncoderDecoder
+from triform.models.two_stacks import TwoStacks
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -16,7 +16,7 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def flops_per_token(model: Encoder | Decoder | EncoderDecoder, seq_len: int) -> float:
+def flops_per_token(model: Encoder | Decoder | TwoStacks, seq_len: int) -> float:
     """FLOPs of training (forward and backward) for each token read, in rows of `seq_len` without padding.
 
     Three times those of the forward pass, which are 2 for each weight of a projection and token it is applied
@@ -28,10 +28,11 @@ def flops_per_token(model: Encoder | Decoder | EncoderDecoder, seq_len: int) -> 
     mask count: about half of all in causal attention.
 
     An encoder-decoder reads a source and a target of `seq_len` each, and the figure is their mean: encoder
-    and the keys and values of cross-attention work on the source, the rest on the target.
+    and the keys and values of cross-attention work on the source, the rest on the target. What is no `Stack` counts
+    itself by the same rule: matrices times tokens, and products of pairs.
     """
-    stacks = [model.encoder, model.decoder] if isinstance(model, EncoderDecoder) else [model.stack]
-    forward = sum(_stack_flops(stack, seq_len) for stack in stacks)
+    stacks = [model.encoder, model.decoder] if isinstance(model, TwoStacks) else [model.stack]
+    forward = sum(_stack_flops(s, seq_len) if isinstance(s, Stack) else int(s.flops(seq_len)) for s in stacks)
     forward += model.embedding.flops(seq_len) + model.head.flops(seq_len)
     return 3 * forward / (len(stacks) * seq_len)
 

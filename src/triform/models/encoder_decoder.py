@@ -17,6 +17,7 @@ from triform.layers.lora import LoRA
 from triform.layers.stack import Factory, Stack
 from triform.models.output import ModelOutput
 from triform.models.tuning import tune
+from triform.models.two_stacks import TwoStacks
 
 _OF_STACKS = (
     "n_layers",
@@ -37,7 +38,7 @@ _OF_STACKS = (
 """What is said for both stacks unless one says its own."""
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(TwoStacks):
     """An encoder reads the source; a decoder reads it through cross-attention (Vaswani et al. 2017).
 
     One vocabulary and one embedding table serve both sides, unless `n_source_tokens` gives sources their own. Sizes and
@@ -61,8 +62,6 @@ class EncoderDecoder(nn.Module):
         ValueError: `encoder` or `decoder` sets what no stack has, `cross_attention` has a window, a pattern of
             layers or positions of its own; see also `Stack` and the parts.
     """
-
-    family = "encoder_decoder"
 
     def __init__(
         self,
