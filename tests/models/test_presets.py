@@ -37,8 +37,9 @@ PARAMETERS = {
     "vit_base": 86_567_656,  # with a head for 1000 classes
 }
 FAMILIES = ("encoder", "decoder", "encoder_decoder")
+SMALL = ("lstm", "gnmt", "bytenet", "convs2s")  # forms of published architectures, not their sizes
 PRESETS = sorted(
-    file.stem for file in (CONF / "model").glob("*.yaml") if file.stem not in (*FAMILIES, "from_pretrained")
+    file.stem for file in (CONF / "model").glob("*.yaml") if file.stem not in (*FAMILIES, *SMALL, "from_pretrained")
 )
 
 
