@@ -186,7 +186,7 @@ def test_a_job_that_fits_nowhere_fails(tmp_path: Path, monkeypatch: pytest.Monke
 class Search(Sampler):
     """Four jobs, the second of which is given up when its loss is above 1."""
 
-    adaptive = True
+    adaptive = watches = True
 
     def __init__(self) -> None:
         self.told: list[tuple[int, str, float | None]] = []

@@ -21,6 +21,9 @@ NEEDED = ("seq_len", "batch_size", "batch_tokens", "num_workers")
 LOADER = (*NEEDED, "packing", "weights")
 """Keys of `data` that are the data loader's, not the source's; all data sets have the first ones."""
 
+NOT_OF_A_RUN = ("experiment", "debug", "search", "compare")
+"""Groups of `conf/` that are no section of a run's config."""
+
 _POSITIVE = (
     "data.seq_len",
     "data.batch_size",
@@ -34,6 +37,7 @@ _POSITIVE = (
     "trainer.log_interval",
     "trainer.save_interval",
     "trainer.num_nodes",
+    "trainer.tensor_parallel",
     "trainer.accumulate",
     "trainer.gradient_clip",
 )
@@ -100,7 +104,7 @@ def _schema() -> dict[str, tuple[str, ...]]:
     """Keys of the sections that are no class's arguments, as their own YAML files state them."""
     train = read_mapping(conf_dir() / "train.yaml")
     groups = [key for entry in train["defaults"] if isinstance(entry, dict) for key in entry]
-    groups = [key for key in groups if not key.startswith("override ") and key not in ("experiment", "debug", "search")]
+    groups = [key for key in groups if not key.startswith("override ") and key not in NOT_OF_A_RUN]
     return {
         "": (*groups, *(key for key in train if key not in ("defaults", "hydra"))),
         "paths": tuple(train["paths"]),

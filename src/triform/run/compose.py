@@ -50,7 +50,7 @@ def composed(overrides: Sequence[str], folders: Sequence[Path], config_name: str
 
 
 def plain(config: DictConfig, hydra: Any = None) -> dict[str, Any]:
-    """The config as plain dicts and lists, every interpolation resolved, without Hydra's own node.
+    """The config of a run as plain dicts and lists, every interpolation resolved, without what is Hydra's or a sweep's.
 
     Args:
         hydra: Hydra's own node where `config` does not hold it.
@@ -60,7 +60,7 @@ def plain(config: DictConfig, hydra: Any = None) -> dict[str, Any]:
     """
     hydra = config.hydra if hydra is None else hydra
     choices = {str(group): option for group, option in hydra.runtime.choices.items()}
-    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("hydra", "compare")])
     try:
         resolved = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:

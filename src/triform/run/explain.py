@@ -71,7 +71,7 @@ def explain_key(key: str, overrides: Sequence[str], folders: Sequence[Path]) -> 
             package = place if place in chosen else package
             group, option = chosen[package]
             return _choice(package, group, option, overrides, words, folders)
-    known = plain(config)
+    known = plain(config) | {"compare": OmegaConf.to_container(config.compare) if "compare" in config else {}}
     if place not in keys(known):
         raise unknown_key(place, overrides, folders)
     found: Any = known

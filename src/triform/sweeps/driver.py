@@ -52,7 +52,8 @@ class Driver:
         self._by_id: dict[str, Job] = {}
         self._since: dict[str, float] = {}
         self._passed_on = 0
-        self._watched: dict[int, int] = {}
+        self._watched: dict[int, int] = {}  # job -> last step that the sampler was told
+        self._read: dict[int, int] = {}  # job -> bytes of its record then
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Run these jobs, and further ones that the sampler has, until all have ended or a signal asks to stop."""
@@ -115,11 +116,11 @@ class Driver:
     def _ask(self, queue: list[Job]) -> bool:
         """Add the sampler's next job to the queue, if it has one."""
         number = max((job.number for job in self.manifest.jobs), default=-1) + 1
-        varied = self.sampler.ask(number)
-        if varied is None:
+        job = self.sampler.job(number, self.manifest.fixed)
+        if job is None:
             return False
-        job = Job(number, varied, [*self.manifest.fixed, *varied])
-        self.manifest.jobs.append(job)
+        if job.number == number:
+            self.manifest.jobs.append(job)
         queue.append(job)
         return True
 
@@ -172,9 +173,9 @@ class Driver:
 
     def _failed(self, job: Job, error: str) -> None:
         job.status, job.error, job.where, job.id = FAILED, error, None, None
+        self.sampler.tell(job.number, FAILED, None)
         self.folder.write(self.manifest)
         self.view.ended(job)
-        self.sampler.tell(job.number, FAILED, None)
 
     def _settle(self, ended: Ended) -> None:
         job = self._by_id.pop(ended.id)
@@ -191,17 +192,20 @@ class Driver:
             job.status = FAILED
             job.error = summary.get("error") or ended.cause or f"its process ended with code {ended.code}"
             job.where = summary.get("where")
-        self.folder.write(self.manifest)
+        self.sampler.tell(job.number, job.status, judged(self.folder, self.manifest, job))
+        self.folder.write(self.manifest)  # with what the sampler writes down there
         self.view.ended(job)
-        figure = judged(self.folder, self.manifest, job)
-        self.sampler.tell(job.number, job.status, figure)
 
     def _watch(self) -> None:
         """Tell the sampler each new validation of a running job, and ask a run to end that it gives up."""
-        if not self.sampler.adaptive:
+        if not self.sampler.watches:
             return
         for job in self._by_id.values():
             folder = self.folder.run(job.number)
+            size = folder.metrics.stat().st_size if folder.metrics.exists() else 0
+            if self._read.get(job.number) == size:
+                continue
+            self._read[job.number] = size
             for step, figure in validations(folder, self.manifest.monitor["name"]):
                 if step <= self._watched.get(job.number, -1):
                     continue
@@ -243,9 +247,13 @@ def settle(folder: RunFolder, ended: Ended, asked: bool) -> None:
         fail(folder, 0, "its process ended before the run had finished", first=True)
 
 
-def exit_code(jobs: Sequence[Job]) -> int:
-    """Of a sweep: preempted if any job has not come to its end, else failed if any has."""
+def exit_code(jobs: Sequence[Job], has_more: bool = False) -> int:
+    """Of a sweep: preempted if any job has not come to its end, else failed if any has.
+
+    Args:
+        has_more: there would be further jobs.
+    """
     statuses = {job.status for job in jobs}
-    if statuses & {WAITING, RUNNING, PREEMPTED}:
+    if has_more or statuses & {WAITING, RUNNING, PREEMPTED}:
         return codes.PREEMPTED
     return codes.FAILED if FAILED in statuses else codes.FINISHED

@@ -22,6 +22,9 @@ WAITING, RUNNING, FINISHED, FAILED, PREEMPTED, PRUNED = STATUSES = (
 OVER = (FINISHED, PRUNED)
 """What is never run again."""
 
+TUNING, FINAL = "tuning", "final"
+"""Stages of a comparison of tuned variants."""
+
 
 @dataclass
 class Job:
@@ -37,6 +40,10 @@ class Job:
         where: file and line of the error, where it has one.
         id: under which the launcher knows it while it runs.
         seconds: from its start to its end, over all attempts, what waited for it included.
+        stage: `TUNING` or `FINAL` where variants are tuned before they are compared, else empty.
+        variant: of a stage, what is compared, in words.
+        value: of a stage, that of the tuned key.
+        replaced: it counts no more, because another value was chosen for its variant, or it is asked for no more.
     """
 
     number: int
@@ -48,6 +55,10 @@ class Job:
     where: str | None = None
     id: str | None = None
     seconds: float = 0.0
+    stage: str = ""
+    variant: str = ""
+    value: str = ""
+    replaced: bool = False
 
 
 @dataclass
@@ -62,6 +73,7 @@ class Manifest:
         launcher: settings of what runs them.
         monitor: figure that they are judged by, and whether its "min" or "max" is best.
         further: figures that a search weighs up against it.
+        tuning: the keys of `conf/compare`, where `tune` is set, and under `chosen` what came of it for each variant.
     """
 
     typed: list[str]
@@ -72,6 +84,12 @@ class Manifest:
     monitor: dict[str, str]
     jobs: list[Job] = field(default_factory=list)
     further: list[dict[str, str]] = field(default_factory=list)
+    tuning: dict[str, Any] | None = None
+
+    @property
+    def counting(self) -> list[Job]:
+        """Its jobs but for those that were replaced."""
+        return [job for job in self.jobs if not job.replaced]
 
 
 @dataclass(frozen=True)

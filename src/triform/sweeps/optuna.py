@@ -57,7 +57,7 @@ class Search(Sampler):
         BadInput: there is no such algorithm or pruner, or these do not go together.
     """
 
-    adaptive = True
+    adaptive = watches = True
 
     def __init__(
         self,
@@ -177,6 +177,9 @@ class Search(Sampler):
         self._exhausted = True
         log.warning("the search has no job that differs from all before; it ends with %d", number)
         return None
+
+    def has_more(self) -> bool:
+        return len(self._jobs) < self.n_trials and not self._exhausted
 
     def _words(self, trial: optuna.Trial) -> list[str]:
         answers, words = dict(self.fixed), []

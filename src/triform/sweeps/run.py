@@ -23,6 +23,7 @@ from triform.sweeps.driver import Driver, exit_code
 from triform.sweeps.launcher import Launcher
 from triform.sweeps.manifest import FAILED, OVER, RUNNING, WAITING, Job, Manifest, SweepFolder, counted, held
 from triform.sweeps.samplers import Sampler, kind_of, sampler, split
+from triform.sweeps.tune import Tuned, tuned
 from triform.sweeps.view import View, conclude
 
 NOT_PART = ("traceback", "trust", "paths.cache")
@@ -40,22 +41,41 @@ def sweep(config: DictConfig, arguments: Sequence[str]) -> None:
         SystemExit: always, with the sweep's exit code, because Hydra drops what a sweeper returns.
     """
     hydra = config.hydra
-    fixed, swept = split([word for word in arguments if word.partition("=")[0] != "search"])  # its space is a setting
+    words = [word for word in arguments if not _is_setting(word)]
+    fixed, swept = split(words)
     flags = _flags(hydra)
     settings = _settings(hydra.sweeper)
     if settings.get("file") is not None:
         settings["file"] = os.path.abspath(os.path.expanduser(settings["file"]))
     launcher = _settings(hydra.launcher) | {"launcher": str(hydra.runtime.choices.get("hydra/launcher"))}
-    chosen = sampler(settings, swept, fixed)
+    tuning = _tuning(config)
+    chosen = chosen_by(tuning, settings, swept, [*fixed, *flags])
     manifest = Manifest(
         typed=[*arguments, *(word for word in map(str, hydra.overrides.hydra) if word != "hydra.mode=MULTIRUN")],
-        key=_key(settings, fixed, flags, swept),
+        key=_key(settings, fixed, flags, swept, tuning),
         fixed=[*fixed, *flags],
         sweeper=settings,
         launcher=launcher,
         monitor={},
+        tuning=tuning,
     )
     raise SystemExit(start(manifest, chosen, settings.get("name"), retry=bool(settings.get("retry"))))
+
+
+def chosen_by(
+    tuning: Mapping[str, Any] | None, settings: Mapping[str, Any], swept: Sequence[Override], fixed: Sequence[str]
+) -> Sampler:
+    """What chooses the jobs of a sweep.
+
+    Args:
+        tuning: the keys of `conf/compare`, where `tune` is set.
+        settings: `hydra.sweeper`.
+        fixed: overrides that all jobs share, with flags.
+
+    Raises:
+        BadInput: these do not fit, or there is no job in it.
+    """
+    return sampler(settings, swept, fixed) if tuning is None else tuned(tuning, settings, swept, fixed, config_of)
 
 
 def start(manifest: Manifest, chosen: Sampler, name: str | None, retry: bool) -> int:
@@ -138,23 +158,24 @@ def widened(manifest: Manifest, widen: Sequence[str], trials: int) -> Sampler:
         BadInput: the sweep has no such key, or it cannot be widened like this.
     """
     settings = manifest.sweeper
-    _, swept = split(_task_words(manifest.typed))
-    if trials:
+    if trials and manifest.tuning is not None:
+        manifest.tuning["trials"] += trials
+    elif trials:
         count = next((key for key in ("n_jobs", "n_trials") if key in settings), None)
         if count is None:
             raise BadInput("--trials adds jobs to a search, and this sweep is none; add values instead: key=a,b")
         settings[count] += trials
+    chosen = chosen_by(manifest.tuning, settings, split(_task_words(manifest.typed))[1], manifest.fixed)
     if not widen:
-        return sampler(settings, swept, manifest.fixed)
+        return chosen
     if (kind := kind_of(settings)) != "grid":
         raise BadInput(f"a {kind} sweep has no values to add to; see triform sweep extend --help")
     alone, several = split(widen)
-    values: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {"seed": list(chosen.seeds)} if isinstance(chosen, Tuned) else {}
     for job in manifest.jobs:
         for word in job.varied:
             key, _, value = word.partition("=")
-            values.setdefault(key, [])
-            if value not in values[key]:
+            if value not in values.setdefault(key, []) and not (job.stage and key == "seed"):
                 values[key].append(value)
     for word in [*alone, *(f"{one.get_key_element()}={v}" for one in several for v in one.sweep_string_iterator())]:
         key, _, value = word.partition("=")
@@ -162,11 +183,13 @@ def widened(manifest: Manifest, widen: Sequence[str], trials: int) -> Sampler:
             raise BadInput(f"{word}: {key} does not vary in this sweep{nearest(key, values)}; {', '.join(values)} do")
         if value not in values[key]:
             values[key].append(value)
+    if isinstance(chosen, Tuned) and chosen.key not in {word.partition("=")[0] for word in (*widen, *manifest.typed)}:
+        del values[chosen.key]  # each variant's own
     manifest.typed = [
         *(word for word in manifest.typed if word.partition("=")[0] not in values),
-        *(f"{key}={','.join(all_of)}" for key, all_of in values.items()),
+        *(f"{key}=choice({','.join(all_of)})" for key, all_of in values.items()),
     ]
-    return sampler(settings, split(_task_words(manifest.typed))[1])
+    return chosen_by(manifest.tuning, settings, split(_task_words(manifest.typed))[1], manifest.fixed)
 
 
 def plan(
@@ -181,13 +204,11 @@ def plan(
         BadInput: one of them cannot run.
     """
     chosen.begin(jobs)
-    while not chosen.adaptive:
-        number = max((job.number for job in manifest.jobs), default=-1) + 1
-        varied = chosen.ask(number)
-        if varied is None:
-            break
-        manifest.jobs.append(Job(number, varied, [*manifest.fixed, *varied]))
-    return {job.number: compose_job(job, running, trust) for job in manifest.jobs if job.status == WAITING}
+    number = max((job.number for job in manifest.jobs), default=-1) + 1
+    while (job := chosen.foreseen(number, manifest.fixed)) is not None:
+        manifest.jobs.append(job)
+        number += 1
+    return {job.number: compose_job(job, running, trust) for job in manifest.counting if job.status == WAITING}
 
 
 def reconcile(folder: SweepFolder, manifest: Manifest) -> list[Job]:
@@ -213,20 +234,23 @@ def drive(
     retry: bool,
 ) -> int:
     """Run what has not ended, show how it went, make the report; returns the exit code."""
-    again = [job for job in manifest.jobs if job.status not in OVER and (retry or job.status != FAILED)]
     goes_on = f"; goes on: {counted(manifest.jobs)}" if folder.manifest.exists() else ""
     print(f"sweep: {len(manifest.jobs)} runs in {folder.path}{goes_on}", flush=True)
+    for job in manifest.jobs:
+        if retry and job.status == FAILED:
+            job.status = WAITING
     folder.write(manifest)
     chosen.open(folder, manifest)
+    if manifest.tuning is not None:
+        folder.write(manifest)  # with which jobs count now
+    again = [job for job in manifest.jobs if job.status not in (*OVER, FAILED) and chosen.wants(job)]
     asked: list[int] = []
     with handling(lambda number, frame: asked.append(number)):
         with View(folder, manifest) as view:
             Driver(folder, manifest, chosen, running, view, composed, trust, asked).run(again)
         compare(folder, manifest)
-        conclude(folder, manifest)
-        for line in chosen.conclusions():
-            print(line, flush=True)
-    return exit_code(manifest.jobs)
+        conclude(folder, manifest, chosen.conclusions())
+    return exit_code(manifest.counting, chosen.has_more())
 
 
 def compare(folder: SweepFolder, manifest: Manifest) -> None:
@@ -326,19 +350,43 @@ def _flags(hydra: DictConfig) -> list[str]:
 
 
 def _task_words(typed: Sequence[str]) -> list[str]:
-    return [word for word in typed if not word.lstrip("+~").startswith(("hydra.", "hydra/"))]
+    return [word for word in typed if not _is_setting(word)]
 
 
-def _key(settings: Mapping[str, Any], fixed: Sequence[str], flags: Sequence[str], swept: Sequence[Override]) -> str:
+def _is_setting(word: str) -> bool:
+    """Whether an override says how jobs are chosen or run, and is none of theirs."""
+    key = word.lstrip("+~").partition("=")[0]
+    return key in ("search", "compare") or key.startswith(("compare.", "hydra.", "hydra/"))
+
+
+def _tuning(config: DictConfig) -> dict[str, Any] | None:
+    """The keys of `conf/compare` where `tune` is set."""
+    found = OmegaConf.to_container(config.compare, resolve=True) if "compare" in config else {}
+    assert isinstance(found, dict)
+    return None if found.get("tune") is None else {str(key): value for key, value in found.items()} | {"chosen": {}}
+
+
+def _key(
+    settings: Mapping[str, Any],
+    fixed: Sequence[str],
+    flags: Sequence[str],
+    swept: Sequence[Override],
+    tuning: Mapping[str, Any] | None,
+) -> str:
     """Six hexadecimal digits of what a sweep is about: all but the values of its keys, so that these may grow.
 
-    A search is about its ranges too: what it learned in others is of no use.
+    A search is about its ranges too: what it learned in others is of no use. Where variants are tuned, seeds and values
+    of the tuned key may grow from one as well.
     """
-    same = sorted(word for word in fixed if word.partition("=")[0].lstrip("+") not in NOT_PART)
-    keys = sorted(one.get_key_element() for one in swept)
+    own = () if tuning is None else ("seed", tuning["tune"])
+    aside = (*NOT_PART, *own[:1])
+    same = sorted(word for word in fixed if word.partition("=")[0].lstrip("+") not in aside)
+    keys = sorted(one.get_key_element() for one in swept if one.get_key_element() not in own)
     about = [settings["sampler"], settings.get("file"), settings.get("seed"), same, sorted(flags), keys]
     if kind_of(settings) == "optuna":
         about += [sorted(str(one.input_line) for one in swept), *(settings[key] for key in ("space", "metric", "mode"))]
+    if tuning is not None:
+        about += [tuning["tune"], tuning["seed"]]
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=3).hexdigest()
 
 

@@ -28,6 +28,9 @@ class Sampler(ABC):
     adaptive: ClassVar[bool] = False
     """Whether a job depends on how others ended. If not, all are asked for and checked before the first one starts."""
 
+    watches: ClassVar[bool] = False
+    """Whether `watch` is to be called while jobs run."""
+
     @abstractmethod
     def example(self) -> list[str] | None:
         """Overrides that a job may have, which is not asked for by this; None: there can be no job."""
@@ -48,6 +51,28 @@ class Sampler(ABC):
     @abstractmethod
     def ask(self, number: int) -> list[str] | None:
         """Overrides of a further job, which will have this number; None: there is none, at least for now."""
+
+    def job(self, number: int, fixed: Sequence[str]) -> Job | None:
+        """The next job, which will have this number, unless it is one that the sweep has; None: there is none, at least
+        for now.
+
+        Args:
+            fixed: overrides that all jobs share.
+        """
+        varied = self.ask(number)
+        return None if varied is None else Job(number, varied, [*fixed, *varied])
+
+    def foreseen(self, number: int, fixed: Sequence[str]) -> Job | None:
+        """The same before any job has run: of those that do not depend on how others end."""
+        return None if self.adaptive else self.job(number, fixed)
+
+    def wants(self, job: Job) -> bool:
+        """Whether a job of an earlier call that has not ended is to go on, or to begin, now."""
+        return True
+
+    def has_more(self) -> bool:
+        """Whether there will be jobs that are not known yet."""
+        return False
 
     def tell(self, number: int, status: str, figure: float | None) -> None:  # noqa: B027
         """Hear how a job ended.
@@ -78,16 +103,17 @@ class Grid(Sampler):
         self._left: list[list[str]] = []
 
     def example(self) -> list[str] | None:
-        return next(self._combinations(), None)
+        return next(self.combinations(), None)
 
-    def _combinations(self) -> Iterator[list[str]]:
+    def combinations(self) -> Iterator[list[str]]:
+        """The overrides of each job."""
         for alternatives in itertools.product(*self.axes):
             yield [word for alternative in alternatives for word in alternative]
 
     def begin(self, jobs: Sequence[Job]) -> None:
         known = {frozenset(job.varied) for job in jobs}
         self._left = []
-        for words in self._combinations():
+        for words in self.combinations():
             if frozenset(words) not in known:
                 known.add(frozenset(words))
                 self._left.append(words)
@@ -229,16 +255,9 @@ def sampler(settings: Mapping[str, Any], swept: Sequence[Override], fixed: Seque
         raise BadInput(
             f"hydra.sweeper.metric={settings['metric']}: several figures need hydra/sweeper=optuna; name one"
         )
-    space = {override.get_key_element(): values_of(override) for override in swept}
-    ranges = [override for override in swept if isinstance(space[override.get_key_element()], Interval)]
     if kind in ("grid", "list"):
-        if ranges:
-            raise BadInput(
-                f"{ranges[0].input_line}: a range has no end of values; list some, or choose hydra/sweeper=random or "
-                "optuna"
-            )
-        axes = [[[f"{key}={value}"] for value in values] for key, values in space.items() if isinstance(values, list)]
-        return Grid([read_list(settings), *axes] if kind == "list" else axes)
+        return Grid(axes_of(settings, swept))
+    space = {override.get_key_element(): values_of(override) for override in swept}
     if kind == "random":
         n_jobs = settings["n_jobs"]
         if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs < 1:
@@ -247,6 +266,24 @@ def sampler(settings: Mapping[str, Any], swept: Sequence[Override], fixed: Seque
             raise BadInput("hydra/sweeper=random: no key has a range; give one, as optimizer.lr=interval(1e-4,1e-2)")
         return Random(space, n_jobs, settings["seed"])
     raise BadInput(f"hydra.sweeper.sampler={kind} is not known{nearest(kind, ('grid', 'list', 'random'))}")
+
+
+def axes_of(settings: Mapping[str, Any], swept: Sequence[Override]) -> list[list[list[str]]]:
+    """What a grid, or a list, combines.
+
+    Raises:
+        BadInput: a range is among it, or the list cannot be read.
+    """
+    axes = [read_list(settings)] if kind_of(settings) == "list" else []
+    for override in swept:
+        values = values_of(override)
+        if isinstance(values, Interval):
+            raise BadInput(
+                f"{override.input_line}: a range has no end of values; list some, or choose hydra/sweeper=random or "
+                "optuna"
+            )
+        axes.append([[f"{override.get_key_element()}={value}"] for value in values])
+    return axes
 
 
 def _search(settings: Mapping[str, Any], swept: Sequence[Override], fixed: Sequence[str]) -> Sampler:

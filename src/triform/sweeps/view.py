@@ -11,7 +11,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from triform.run.folder import RunFolder
-from triform.sweeps.manifest import FAILED, OVER, RUNNING, Job, Manifest, SweepFolder, counted, is_driven
+from triform.sweeps.manifest import (
+    FAILED,
+    FINAL,
+    FINISHED,
+    OVER,
+    RUNNING,
+    TUNING,
+    Job,
+    Manifest,
+    SweepFolder,
+    counted,
+    is_driven,
+)
 from triform.training.progress import duration, rate
 
 LINE_SECONDS = 30.0
@@ -55,11 +67,10 @@ class View:
 
     def ended(self, job: Job) -> None:
         """A job has ended."""
-        over = sum(one.status in (*OVER, FAILED) for one in self.manifest.jobs)
         cause = f": {job.error}" if job.status == FAILED else ""
         figure = self.figures(job)
         parts = [f"[{job.number}] {job.status} after {duration(job.seconds)}{cause}"]
-        parts += [figure] * bool(figure) + [f"({over} of {len(self.manifest.jobs)} over)"]
+        parts += [figure] * bool(figure) + [f"({_of_all(self.manifest)} over)"]
         self.say("  ".join(parts))
 
     def tick(self) -> None:
@@ -83,8 +94,7 @@ class View:
             if job.status == RUNNING:
                 shown = progress(self.folder.run(job.number))
                 table.add_row(f"[{job.number}]", escape(_varied(job)), *map(escape, shown or ["starts"]))
-        over = sum(job.status in (*OVER, FAILED) for job in self.manifest.jobs)
-        table.add_row("", f"{over} of {len(self.manifest.jobs)} over")
+        table.add_row("", f"{_of_all(self.manifest)} over")
         return table
 
 
@@ -139,6 +149,49 @@ def table(folder: SweepFolder, manifest: Manifest) -> Table:
     return made
 
 
+def stages(folder: SweepFolder, manifest: Manifest) -> list[str]:
+    """How far each stage is, where variants are tuned before they are compared."""
+    if manifest.tuning is None:
+        return []
+    trials, finals, wanted = _staged(manifest)
+    chosen, names = manifest.tuning.get("chosen", {}), {job.variant for job in trials}
+    summaries = [folder.run(job.number).read_summary() for job in finals if job.status == FINISHED]
+    tested = sum(any(name.startswith("test/") for name in summary.get("final") or ()) for summary in summaries)
+    return [
+        f"trials: {_over(trials)} of {len(trials)} over, of {len(chosen)} of {len(names)} variants all",
+        f"runs at the best values: {_over(finals)} of {wanted} over",
+        f"test data: looked at by {tested} of {wanted}, once each",
+    ]
+
+
+def _staged(manifest: Manifest) -> tuple[list[Job], list[Job], int]:
+    """Trials, runs that are compared, and how many of these there will be."""
+    trials, finals = ([job for job in manifest.counting if job.stage == stage] for stage in (TUNING, FINAL))
+    tuning = manifest.tuning or {}
+    without = {name for name, found in tuning.get("chosen", {}).items() if found["value"] is None}
+    return trials, finals, len({job.variant for job in trials} - without) * len(tuning.get("seeds", ()))
+
+
+def chosen_lines(manifest: Manifest) -> list[str]:
+    """What was chosen for each variant, in words, with a warning where a better value may lie outside."""
+    tuning = manifest.tuning or {}
+    key, name = tuning.get("tune"), manifest.monitor["name"]
+    lines = []
+    for variant, found in tuning.get("chosen", {}).items():
+        if found["value"] is None:
+            lines.append(
+                f"{variant}: none of its {found['tried']} trials has ended with a finite {name}, so it is not compared"
+            )
+            continue
+        lines.append(f"{variant}: {key}={found['value']}, best of {found['tried']} by {name} {found['figure']:.4g}")
+        if found["edge"] is not None:
+            lines.append(
+                f"warning: {variant}: the {found['edge']} {key} that was tried is its best; a better one may lie "
+                "beyond: try more with a larger compare.trials"
+            )
+    return lines
+
+
 def failures(folder: SweepFolder, jobs: Sequence[Job]) -> list[str]:
     """For each job that failed: which, with what, why, where, and the command that repeats it."""
     lines = []
@@ -163,21 +216,34 @@ def repeat(folder: SweepFolder, job: Job) -> str:
     return f"triform rerun {run.path}" if run.config.exists() else f"python train.py {shlex.join(job.overrides)}"
 
 
-def conclude(folder: SweepFolder, manifest: Manifest) -> None:
-    """Print how every job ended, then what failed, then the folder."""
+def conclude(folder: SweepFolder, manifest: Manifest, conclusions: Sequence[str]) -> None:
+    """Print how every job ended, what follows from it, what failed, then the folder."""
     Console().print(table(folder, manifest))
-    for line in failures(folder, manifest.jobs):
+    for line in (*stages(folder, manifest), *conclusions):
+        print(line, flush=True)
+    for line in failures(folder, manifest.counting):
         print(line, file=sys.stderr, flush=True)
-    left = [job for job in manifest.jobs if job.status not in (*OVER, FAILED)]
+    left = [job for job in manifest.counting if job.status not in (*OVER, FAILED)]
     if left:
         print(f"go on with the same command, or: triform sweep resume {folder.path}", flush=True)
-    elif any(job.status == FAILED for job in manifest.jobs):
+    elif any(job.status == FAILED for job in manifest.counting):
         print(f"try what failed again with: triform sweep retry {folder.path}", flush=True)
     print(f"sweep: {folder.path}", flush=True)
 
 
+def _over(jobs: Sequence[Job]) -> int:
+    return sum(job.status in (*OVER, FAILED) for job in jobs)
+
+
+def _of_all(manifest: Manifest) -> str:
+    trials, finals, wanted = _staged(manifest)
+    total = len(manifest.counting) if manifest.tuning is None else len(trials) + max(wanted, len(finals))
+    return f"{_over(manifest.counting)} of {total}"
+
+
 def _varied(job: Job) -> str:
-    return " ".join(job.varied) or "as it is"
+    words = " ".join(job.varied) or "as it is"
+    return f"{words} ({'replaced' if job.replaced else job.stage})" if job.stage else words
 
 
 def status(folder: SweepFolder) -> None:
@@ -193,6 +259,6 @@ def status(folder: SweepFolder) -> None:
         if job.status == RUNNING:
             shown = "  ".join(progress(folder.run(job.number)))
             print(f"[{job.number}] {shown}" if driven else f"[{job.number}] was left by its driver at {shown}")
-    for line in failures(folder, manifest.jobs):
+    for line in (*stages(folder, manifest), *chosen_lines(manifest), *failures(folder, manifest.counting)):
         print(line)
     print(f"sweep: {folder.path}: {counted(manifest.jobs)}; {'is driven now' if driven else 'nobody drives it'}")
