@@ -142,6 +142,9 @@ def test_figures_of_other_data_do_not_depend_on_batches_or_order(
     assert {split for split, _ in found} == {"test"}
     for _, figures in found[1:]:
         assert figures == pytest.approx(found[0][1], rel=1e-5)
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["warning: 13 of 23 test examples are longer than 14 tokens and are cut, by data.seq_len"
+                    " (the longest has 27)"] * 4  # fmt: skip
     assert found[0][1]["accuracy"] in [pytest.approx(n / 23) for n in range(24)]
     own, same = evaluate(classes), evaluate(classes, overrides=["data.batch_size=3"])
     assert same[0] == own[0] == "validation"

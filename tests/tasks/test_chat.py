@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from triform.data.prepare import Split
 from triform.data.tokenizers import Tokenizer
 from triform.tasks.chat import Chat
 
@@ -31,3 +34,29 @@ def test_a_conversation_without_an_answer_has_no_target(objective: Chat) -> None
     batch = objective.collate([{"ids": np.array([10, 11]), "learned": np.array([False, False])}], [(0, 0)])
     assert batch["n_targets"] == 0
     assert (objective.collate([], [])["labels"] == -100).all()
+
+
+def learned(folder: Path, rows: list[list[bool]]) -> Split:
+    split = Split("chat", folder / "train", "uint16")
+    np.array([value for row in rows for value in row], dtype=bool).tofile(folder / "train.learned")
+    ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
+    ends.tofile(folder / "train.learned_ends")
+    ends.tofile(folder / "train.text.ids_ends")
+    return split
+
+
+def test_conversations_that_train_nothing_are_said(
+    objective: Chat, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of 7 tokens that are read: nothing learned there, nothing at all, the first one alone, and two that speak."""
+    late, never, first = [False] * 7 + [True], [False] * 3, [True]
+    speaking = [[False] * 6 + [True], [True, True]]
+    objective.look(learned(tmp_path, [late, never, first, *speaking]))
+    assert "in 3 of 5 training conversations the assistant does not speak within the first 7 tokens" in caplog.text
+    with pytest.raises(
+        ValueError, match=r"Chat: in none of the 2 .* the first 7 tokens, .*; set data\.seq_len above 6"
+    ):
+        objective.look(learned(tmp_path, [late, never]))
+    caplog.clear()
+    objective.look(learned(tmp_path, speaking))
+    assert not caplog.messages

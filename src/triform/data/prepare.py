@@ -278,7 +278,8 @@ def prepare(source: Source, recipe: Recipe, cache_dir: Path, progress: bool) -> 
         with FileLock(cache_dir / f"{folder.name}.lock"):
             if not folder.is_dir():
                 _make(source, recipe, folder, made_from, progress)
-                _tell_unknown(Prepared.open(folder))
+                for split, share in Prepared.open(folder).unknown_shares.items():
+                    tell_unknown(split, share)
     return Prepared.open(folder, made_from)
 
 
@@ -290,9 +291,9 @@ def cached(source: Source, recipe: Recipe, cache_dir: Path) -> Prepared | None:
     return Prepared.open(folder, made_from) if folder.is_dir() else None
 
 
-def _tell_unknown(prepared: Prepared) -> None:
-    for split, share in prepared.unknown_shares.items():
-        log.warning("%s: %.2g %% of the tokens are unknown ones: what they stand for is lost", split, 100 * share)
+def tell_unknown(split: str, share: float) -> None:
+    if share:
+        log.warning("%s: %.3g %% of the tokens are unknown ones: what they stand for is lost", split, 100 * share)
 
 
 def _check_writable(cache_dir: Path) -> None:

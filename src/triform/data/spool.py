@@ -52,8 +52,8 @@ class Labels:
                 where = f" ({place})" if place is not None else ""
                 raise ValueError(
                     f"prepare: label {name!r} of the split {split}{where} does not occur in training, which has "
-                    f"{', '.join(sorted(self.numbers, key=numbers_first)[:10])}; mend it, or check data.label_column "
-                    f"and data.{split}_files"
+                    f"{', '.join(sorted(self.numbers, key=numbers_first)[:10])}; mend it, or check data.{split}_files "
+                    f"and the column of labels"
                 )
             found = self.numbers[name] = len(self.numbers)
         return found

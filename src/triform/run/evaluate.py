@@ -1,5 +1,6 @@
 """What a trained model scores on a split of its data, or on other data."""
 
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 
 from triform.data.order import held_out_batches
 from triform.data.other import other_split
-from triform.data.prepare import Origin, Split
+from triform.data.prepare import Origin, Split, tell_unknown
 from triform.data.sources.files import content_hash
 from triform.data.stream import Examples, HeldOut
 from triform.run.build import build
@@ -67,7 +68,7 @@ def _own(loaded: Loaded, config: Mapping[str, Any], split: str | None) -> tuple[
     check_files(loaded.folder, read_origin(loaded.folder))
     prepared = own_data(loaded.folder, loaded.config)
     split = _chosen(split, prepared.splits)
-    return split, _figures(loaded, config, prepared.splits[split], prepared.spelt_bytes(split))
+    return split, _figures(loaded, config, split, prepared.splits[split], prepared.spelt_bytes(split))
 
 
 def _other(
@@ -96,7 +97,9 @@ def _other(
             Path(folder),
         )
         spelt = found.n_bytes if source.kind == "text" and not n_unknown else None
-        return split, _figures(loaded, config, found, spelt)
+        if n_unknown:
+            tell_unknown(split, n_unknown / int(found.lengths.sum()))
+        return split, _figures(loaded, config, split, found, spelt)
 
 
 def _chosen(split: str | None, splits: Mapping[str, Any]) -> str:
@@ -109,13 +112,17 @@ def _chosen(split: str | None, splits: Mapping[str, Any]) -> str:
     return split
 
 
-def _figures(loaded: Loaded, config: Mapping[str, Any], split: Split, n_bytes: int | None) -> dict[str, float]:
+def _figures(
+    loaded: Loaded, config: Mapping[str, Any], name: str, split: Split, n_bytes: int | None
+) -> dict[str, float]:
     settings = loader(config, loaded.objective)
     examples = Examples(split, settings["seq_len"], config["seed"], train=False)
     if len(examples.lengths) == 0:
         raise BadInput(
             f"{loaded.folder.path}: the text has fewer than the 2 tokens of which one is predicted; name more"
         )
+    if said := loaded.objective.cut(name, split.lengths):
+        print(f"warning: {said}", file=sys.stderr)
     batches = held_out_batches(examples.lengths, settings["batch_size"], settings["batch_tokens"], 1)
     held_out = HeldOut(examples, batches, loaded.objective.collate)
     device = device_type(config["trainer"]["accelerator"])

@@ -151,6 +151,17 @@ class Objective(ABC):
         """Most tokens of a text that a batch holds beside the task's marks; None: running text is never cut."""
         return None
 
+    def cut(self, name: str, lengths: np.ndarray) -> str | None:
+        """What is to say where examples of so many tokens, (examples, columns), are longer than `room`."""
+        room = self.room()
+        n_cut = 0 if room is None else int((lengths > room).any(axis=1).sum())
+        if not n_cut:
+            return None
+        return (
+            f"{n_cut:,} of {len(lengths):,} {name} examples are longer than {room} tokens and are cut, by data.seq_len "
+            f"(the longest has {int(lengths.max()):,})"
+        )
+
     def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
         """See `Criterion`."""
         return self.criterion.derive(loss, n_targets, n_bytes)

@@ -39,5 +39,5 @@ class TokenLoss(Criterion):
         return Measures(self.plain_loss(logits, labels), batch["n_targets"], ratios)
 
     def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
-        """Perplexity; infinite where a float cannot hold it."""
-        return {"perplexity": math.exp(loss) if loss < 700 else math.inf}
+        """Perplexity; infinite where a float cannot hold it, NaN where the loss is."""
+        return {"perplexity": math.inf if loss >= 700 else math.exp(loss)}

@@ -122,7 +122,7 @@ def fit(
     )
     if rank() == 0:
         sweep(folder / "checkpoints")
-        tell_cut(prepared, objective, data.seq_len)
+        tell_cut(prepared, objective)
         tell_start(settings, folder, data, limits)
     record = _record(settings, folder, data, prepared, model_factory, objective, limits)
     saving = AtomicCheckpointIO(settings.async_save)
@@ -177,18 +177,11 @@ def tell_start(settings: TrainerSettings, folder: Path, data: DataModule, limits
     )
 
 
-def tell_cut(prepared: Prepared, objective: Objective, seq_len: int) -> None:
-    """Say how many training examples are longer than what is read of them."""
-    room = objective.room()
-    if room is None:
-        return
-    lengths = prepared.splits["train"].lengths
-    n_cut = int((lengths > room).any(axis=1).sum())
-    if n_cut:
-        print(
-            f"{n_cut:,} of {len(lengths):,} training examples are longer than {room} tokens and are cut"
-            f" (data.seq_len={seq_len}; the longest has {int(lengths.max()):,})"
-        )
+def tell_cut(prepared: Prepared, objective: Objective) -> None:
+    """Say how many examples of each split are longer than what is read of them."""
+    for name, split in prepared.splits.items():
+        if said := objective.cut("training" if name == "train" else name, split.lengths):
+            print(said)
 
 
 def _record(

@@ -51,6 +51,14 @@ def test_conll(tmp_path: Path, end: str, name: str) -> None:
     assert read(tmp_path, text, name, tokens=-3, tags=0)[1] == (["NN", "."], ["#", "."])
 
 
+def test_a_word_may_have_a_no_break_space_in_it(tmp_path: Path) -> None:
+    assert read(tmp_path, "1\xa0000  NUM\nkm NOUN\n") == [(["1\xa0000", "km"], ["NUM", "NOUN"])]
+
+
+def test_blanks_around_a_tag_are_no_part_of_it(tmp_path: Path) -> None:
+    assert read(tmp_path, "a\tO \nb\tO\n") == [(["a", "b"], ["O", "O"])]
+
+
 def test_conllu(tmp_path: Path) -> None:
     assert read(tmp_path, CONLLU, "x.conllu", tokens=1, tags=3) == [
         (["do", "n't", "#", "New York"], ["AUX", "PART", "SYM", "PROPN"]),

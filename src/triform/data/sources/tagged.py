@@ -128,7 +128,10 @@ def _sentences(path: Path, key: str, encoding: str) -> Iterator[list[tuple[int, 
 
 
 def _words(sentence: Sequence[tuple[int, str]], is_conllu: bool) -> list[tuple[int, list[str]]]:
-    words = [(number, line.split("\t") if "\t" in line else line.split()) for number, line in sentence]
+    # Only what everybody calls a blank: a word may have a no-break space in it.
+    words = [
+        (number, line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))) for number, line in sentence
+    ]
     has_tabs, width = any("\t" in line for _, line in sentence), len(words[-1][1])
     start = 0
     while start < len(words) and sentence[start][1].startswith("#"):
