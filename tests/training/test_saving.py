@@ -23,6 +23,7 @@ from triform.training.saving import (
     link,
     n_bytes,
     newest,
+    no_room,
     read_checkpoint,
     set_aside,
 )
@@ -268,3 +269,11 @@ def test_a_failed_writer_is_told_of_at_the_next_save_and_at_the_end(tmp_path: Pa
         with pytest.raises(KeyError), saving:  # what failed first is what is told
             content(6.0)["nothing"]
     assert value(tmp_path / LAST) == 3.0
+
+
+def test_a_disk_that_takes_nothing_is_told_whoever_wrote(tmp_path: Path) -> None:
+    told = no_room(OSError(28, "No space left on device"), tmp_path)
+    assert f"{tmp_path} cannot be written to (No space left on device), " in str(told)
+    assert f"bytes are free; its checkpoints are kept; make room and go on with: triform resume {tmp_path}" in str(told)
+    assert no_room(FileNotFoundError(2, "No such file"), tmp_path) is None
+    assert no_room(ValueError("28"), tmp_path) is None

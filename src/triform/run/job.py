@@ -312,6 +312,7 @@ def rank_main(
     from triform.run.parts import loggers, own_data, parts
     from triform.training.fit import fit
     from triform.training.hardware import rank
+    from triform.training.saving import no_room
 
     leave_slurm()
     config = {**folder.read_config(), "trust": list(trust)}
@@ -348,7 +349,10 @@ def rank_main(
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         code = PREEMPTED if lost_by_stop(error) else FAILED
         if code == FAILED:
-            fail(folder, rank(), f"{type(error).__name__}: {one_line(error)}", where=place(error))
+            where = place(error)
+            error = no_room(error, folder.path) or error
+            with suppress(OSError):  # a full disk has no room for this either
+                fail(folder, rank(), f"{type(error).__name__}: {one_line(error)}", where=where)
             report(error, config["traceback"])
     finally:
         for tracker in trackers:

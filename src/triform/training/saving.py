@@ -1,5 +1,6 @@
 """Checkpoints reach the disk whole or not at all, while training goes on."""
 
+import errno
 import logging
 import os
 import shutil
@@ -20,6 +21,9 @@ log = logging.getLogger(__name__)
 LAST, BEST, PREVIOUS = "last.ckpt", "best.ckpt", "previous.ckpt"
 DAMAGED = "damaged.ckpt"
 """A `last` that was found damaged when another one was gone on from."""
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 class NotSaved(RuntimeError):
@@ -114,12 +118,28 @@ def save(checkpoint: Mapping[str, Any], target: Path, best: bool) -> None:
 
 
 def _told(error: OSError, target: Path, needed: int) -> str:
-    folder = target.parent if target.parent.is_dir() else target.parent.parent
-    free = f"{shutil.disk_usage(folder).free:,} bytes are free" if folder.is_dir() else "the folder is gone"
     return (
-        f"{target} could not be written ({error.strerror or error}): it needs {needed:,} bytes, {free}; "
-        f"the checkpoints before it are kept; make room and go on with: triform resume {target.parent.parent}"
+        f"{target} could not be written ({error.strerror or error}): it needs {needed:,} bytes, "
+        f"{_free(target.parent)}; the checkpoints before it are kept; make room and go on with: "
+        f"triform resume {target.parent.parent}"
     )
+
+
+def _free(folder: Path) -> str:
+    folder = folder if folder.is_dir() else folder.parent
+    return f"{shutil.disk_usage(folder).free:,} bytes are free" if folder.is_dir() else "the folder is gone"
+
+
+def no_room(error: BaseException, run: Path) -> NotSaved | None:
+    """What is to be told of an error that says no more than that a disk takes nothing; None: it is another one."""
+    if not isinstance(error, OSError) or error.errno not in NO_ROOM:
+        return None
+    found = NotSaved(
+        f"{run} cannot be written to ({error.strerror}), {_free(run)}; its checkpoints are kept; make room and go on "
+        f"with: triform resume {run}"
+    )
+    found.__cause__ = error
+    return found
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
