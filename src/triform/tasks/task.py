@@ -157,8 +157,7 @@ class Task(L.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.stepped = False
         micro_batch = batch_idx % self.trainer.accumulate_grad_batches
-        reader = self.global_rank // self.layout.copies  # ranks that read the same rows draw the same noise
-        torch.manual_seed(noise_seed(self.seed, self.trainer.global_step, micro_batch, reader))
+        torch.manual_seed(noise_seed(self.seed, self.trainer.global_step, micro_batch, self.reader))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.objective.loss(self.model, batch)
@@ -189,6 +188,8 @@ class Task(L.LightningModule):
         self,
         optimizer: Optimizer,
         gradient_clip_val: float | None = None,
+        if self.shard is not None:
+            self.layout.sum_gradients(self.model.named_parameters())
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         limit = math.inf if self.gradient_clip is None else self.gradient_clip
@@ -272,6 +273,11 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.tick()
+    @property
+    def reader(self) -> int:
+        """This rank's number among those that read different rows; some read the same and draw the same noise."""
+        return self.global_rank // self.layout.copies
+
         self._figures.reset(self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -346,7 +352,7 @@ class Task(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.tick()
         loss = self._over_ranks(self._window.loss)
-        self._window.loss = loss if self.global_rank == 0 else 0.0
+        self._window.loss = loss if self.reader == 0 else 0.0
         checkpoint["progress"] = {
             "step": self.trainer.global_step,
             "tokens": self.tokens,
@@ -366,7 +372,7 @@ class Task(L.LightningModule):
         self.tokens, self.seconds = progress["tokens"], progress["seconds"]
         self.seconds_agreed = self.seconds
         self._window = _Window(**progress["window"])
-        if self.global_rank != 0:
+        if self.reader != 0:
             self._window.loss = 0.0
         loop, step = self.trainer.fit_loop.epoch_loop, progress["step"]
         counters = (loop.batch_progress.total, loop.automatic_optimization.optim_progress.optimizer.step.total)

@@ -2,7 +2,7 @@
 
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 import torch.distributed as dist
@@ -34,7 +34,7 @@ class Agreement(Callback):
             "Python": platform.python_version(),
             "torch": torch.__version__,
             "optimizer step": str(trainer.global_step),
-            "weights": digest(pl_module),
+            "weights": digest(pl_module, {f"model.{name}" for name in pl_module.layout.splits}),
         }
         of_all: list[dict[str, str]] = [{} for _ in range(trainer.world_size)]
         dist.all_gather_object(of_all, mine, group=pl_module.group)
@@ -47,11 +47,15 @@ class Agreement(Callback):
                 )
 
 
-def digest(module: torch.nn.Module) -> str:
-    """A hash of all parameters that each rank holds whole, bit by bit."""
+def digest(module: torch.nn.Module, cut: Collection[str] = ()) -> str:
+    """A hash of all parameters that each rank holds whole, bit by bit.
+
+    Args:
+        cut: names of others.
+    """
     state = hashlib.blake2b(digest_size=16)
     for name, parameter in module.named_parameters():
-        if isinstance(parameter, DTensor):
+        if isinstance(parameter, DTensor) or name in cut:
             continue
         state.update(name.encode())
         state.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())

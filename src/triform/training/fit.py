@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -33,7 +34,7 @@ from triform.training.record import TRAIN, Metrics, Record, Summary
 from triform.training.saving import AtomicCheckpointIO, newest, read_checkpoint, set_aside, sweep
 from triform.training.schedules import Schedule
 from triform.training.signals import Preempted, Preemption, Pruned
-from triform.training.strategies import fully_sharded, strategy_of
+from triform.training.strategies import SHARDED, check_sizes, shared, strategy_of
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class TrainerSettings:
     precision: str
     accumulate: int
     gradient_clip: float | None
+    tensor_parallel: int
     compile: bool
     deterministic: bool
     overfit: bool
@@ -78,6 +80,7 @@ def fit(
     settings: TrainerSettings,
     folder: Path,
     data: DataModule,
+        check_sizes(self.strategy, self.devices * self.num_nodes, self.tensor_parallel)
     prepared: Prepared,
     model_factory: Callable[[], Model],
     objective: Objective,
@@ -118,7 +121,7 @@ def fit(
         compile=settings.compile,
         n_bytes={name: prepared.spelt_bytes(name) for name in prepared.splits if name != "train"},
         fill=fill,
-        shard=fully_sharded if settings.strategy == "fsdp" else None,
+        shard=partial(shared, fully=settings.strategy == "fsdp") if settings.strategy in SHARDED else None,
     )
     if rank() == 0:
         sweep(folder / "checkpoints")
@@ -239,7 +242,7 @@ def _trainer(
         accelerator=device,
         devices=settings.devices,
         num_nodes=settings.num_nodes,
-        strategy=strategy_of(settings.strategy, settings.devices * settings.num_nodes),
+        strategy=strategy_of(settings.strategy, settings.devices * settings.num_nodes, settings.tensor_parallel),
         precision=precision,
         max_steps=limits.max_steps,
         max_epochs=-1,

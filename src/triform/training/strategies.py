@@ -12,25 +12,66 @@ from torch.optim import Optimizer
 from triform.layers.block import Block
 from triform.layers.feed_forward.mixture import MixtureOfExperts
 from triform.layers.parallel import Layout
+from triform.layers.tensor_parallel import Ranks, share
 from triform.tasks.task import Task
 
 DATA, TENSOR = "data_parallel", "tensor_parallel"
 """Dimensions of the mesh of devices, as Lightning names them."""
 
+SHARDED = ("fsdp", "tensor_parallel")
+"""Strategies under which a rank holds a part of the model."""
 
-def strategy_of(name: str, ranks: int) -> Strategy | str:
+
+def strategy_of(name: str, ranks: int, tensor_parallel: int) -> Strategy | str:
     """What Lightning runs a model with.
 
     Args:
-        name: `auto`, `ddp` or `fsdp`; auto is DDP where there are several ranks.
+        name: `auto`, `ddp`, `fsdp` or `tensor_parallel`; auto is DDP where there are several ranks.
         ranks: of all machines.
+        tensor_parallel: ranks that compute each layer together; neighbours, so that they are on one machine.
     """
-    if name == "fsdp":
-        return Sharded(data_parallel_size=ranks, tensor_parallel_size=1)
+    if name in SHARDED:
+        return Sharded(data_parallel_size=ranks // tensor_parallel, tensor_parallel_size=tensor_parallel)
     return "auto" if ranks == 1 else DDPStrategy(gradient_as_bucket_view=True)
 
 
-def fully_sharded(model: nn.Module, mesh: DeviceMesh) -> Layout:
+def check_sizes(name: str, ranks: int, tensor_parallel: int) -> None:
+    """Refuse sizes that do not multiply to the number of ranks.
+
+    Raises:
+        ValueError: it names the keys.
+    """
+    if tensor_parallel < 1 or ranks % tensor_parallel:
+        raise ValueError(
+            f"trainer: tensor_parallel={tensor_parallel} does not divide the {ranks} ranks of trainer.devices times "
+            f"trainer.num_nodes; set trainer.tensor_parallel to a divisor of {ranks}"
+        )
+    if name == "tensor_parallel" and tensor_parallel != ranks:
+        raise ValueError(
+            f"trainer: tensor_parallel={tensor_parallel} is not all {ranks} ranks; set it to {ranks}, "
+            f"or trainer=fsdp_tp, under which groups of {tensor_parallel} read different rows"
+        )
+    if name not in SHARDED and tensor_parallel > 1:
+        raise ValueError(
+            f"trainer: tensor_parallel={tensor_parallel} has no meaning under strategy={name}; set "
+            f"trainer=tensor_parallel or trainer=fsdp_tp"
+        )
+
+
+def shared(model: nn.Module, mesh: DeviceMesh, fully: bool) -> Layout:
+    """Cut a model that is still on the meta device to what this rank holds.
+
+    Args:
+        fully: cut it over the ranks that read different rows, too.
+    """
+    ranks = Ranks(mesh[TENSOR].get_group(), mesh[TENSOR].size(), mesh[TENSOR].get_local_rank())
+    layout = share(model, ranks) if ranks.size > 1 else Layout()
+    if fully:
+        fully_sharded(model, mesh)
+    return layout
+
+
+def fully_sharded(model: nn.Module, mesh: DeviceMesh) -> None:
     """Cut a model by FSDP2: each block is put together for its own forward and backward pass alone.
 
     What is outside of the blocks stays together from the forward pass to the backward pass, as the head is called in
@@ -42,7 +83,6 @@ def fully_sharded(model: nn.Module, mesh: DeviceMesh) -> Layout:
         if isinstance(module, Block):
             fully_shard(module, mesh=mesh[DATA], ignored_params=apart)
     fully_shard(model, mesh=mesh[DATA], ignored_params=apart, reshard_after_forward=False)
-    return Layout()
 
 
 class Sharded(ModelParallelStrategy):

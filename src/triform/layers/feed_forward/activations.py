@@ -13,7 +13,7 @@ class ReLUSquared(nn.Module):
         return x.relu().square()
 
 
-def inner_dropout(layer: str, share: float) -> nn.Module:
+def inner_dropout(layer: str, share: float) -> Dropout:
     """What stands behind a non-linearity.
 
     Raises:

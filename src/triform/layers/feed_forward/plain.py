@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from triform.layers.feed_forward.activations import inner_dropout
+from triform.layers.tensor_parallel import Ranks
 
 
 class FeedForward(nn.Module):
@@ -31,3 +32,15 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         return self.down_proj(self.dropout(self.activation(self.up_proj(x))))
+
+    def share(self, ranks: Ranks) -> None:
+        """Each rank has some of the inner units.
+
+        Raises:
+            ValueError: the ranks do not divide `d_ff`.
+        """
+        ranks.divide(self, "d_ff", self.up_proj.out_features, "model.d_ff")
+        ranks.columns(self, "up_proj")
+        ranks.rows(self, "down_proj")
+        ranks.sums(self.activation)
+        ranks.enters(self, ("x",), noisy=self.dropout.p > 0)

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from triform.layers.position.base import Position
+from triform.layers.tensor_parallel import Ranks
 
 
 class T5(Position):
@@ -57,6 +58,10 @@ class T5(Position):
     ) -> Float[Tensor, "1 n_heads q_len kv_len"]:
         scores = self.table(self.buckets(keys - queries[:, None]))  # q_len kv_len n_heads
         return scores.permute(2, 0, 1)[None].float()
+
+    def share(self, ranks: Ranks) -> None:
+        """Every rank has the table and reads the columns of its heads."""
+        ranks.sums(self.table)
 
     def buckets(self, relative: Int[Tensor, "q_len kv_len"]) -> Int[Tensor, "q_len kv_len"]:
         """Of the place of a key minus that of its query."""
