@@ -260,7 +260,8 @@ def compare(folder: SweepFolder, manifest: Manifest) -> None:
     from triform.analysis.compare import report
 
     try:
-        made = report([folder.path], folder.path, manifest.monitor["name"], manifest.monitor["mode"])
+        judge = (None, None) if manifest.tuning else (manifest.monitor["name"], manifest.monitor["mode"])
+        made = report([folder.path], folder.path, *judge)
         print(f"report: {made.page}", flush=True)
     except Exception as error:
         reason = f"{type(error).__name__}: {one_line(error)}"

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from triform.analysis.compare.gather import gather
 from triform.analysis.compare.page import page
 from triform.analysis.compare.samples import Sample, read_samples
 from triform.analysis.compare.search import importance
+from triform.analysis.compare.statistics import estimate
 from triform.analysis.report import as_text
 from triform.analysis.runs import read_run
 from triform.run.errors import BadInput
@@ -122,6 +124,79 @@ def test_a_sweep_is_judged_by_what_it_says(tmp_path: Path) -> None:
     assert report([tmp_path]).comparison.metric.name == "validation/accuracy"
     (tmp_path / "manifest.json").write_text(manifest.replace("accuracy", "bleu"))  # which nobody logged
     assert report([tmp_path], metric=None).comparison.metric.name == "validation/loss"
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two variants, tried at three learning rates each, then run with two seeds at the best one.
+
+    One trial failed, and a run is of a learning rate that was best before that.
+    """
+    folder = tmp_path_factory.mktemp("tuned") / "sweeps" / "lr"
+    jobs: list[dict[str, object]] = []
+
+    def add(model: str, lr: str, seed: int, stage: str, loss: float, status: str = "finished", **more: object) -> None:
+        words = [f"model={model}", f"optimizer.lr={lr}", f"seed={seed}"]
+        hidden = ["trainer.test=false"] if stage == "tuning" else []
+        make_run(folder / str(len(jobs)), loss, *words, *hidden, status=status)
+        staged = {"stage": stage, "variant": f"model={model}", "value": lr, "varied": words, **more}
+        jobs.append({"number": len(jobs), "overrides": words, "status": status, **staged})
+
+    for model, losses in (("decoder", (1.3, 1.1, 1.2)), ("encoder_decoder", (1.5, 1.4, 1.0))):
+        for lr, loss in zip(("0.001", "0.003", "0.009"), losses, strict=True):
+            failed = model == "decoder" and lr == "0.001"
+            add(model, lr, 1000, "tuning", loss, "failed" if failed else "finished")
+    add("encoder_decoder", "0.003", 0, "final", 0.1, replaced=True)
+    for seed in (0, 1):
+        add("decoder", "0.003", seed, "final", 1.15 + noise(seed))
+        add("encoder_decoder", "0.009", seed, "final", 1.05 + noise(seed))
+    chosen = {
+        "model=decoder": {"value": "0.003", "tried": 3, "ended": 2, "figure": 1.1, "edge": None},
+        "model=encoder_decoder": {"value": "0.009", "tried": 3, "ended": 3, "figure": 1.0, "edge": "largest"},
+    }
+    monitor = {"name": "validation/loss", "mode": "min"}
+    tuning = {"tune": "optimizer.lr", "chosen": chosen}
+    (folder / "manifest.json").write_text(json.dumps({"jobs": jobs, "monitor": monitor, "tuning": tuning}))
+    return folder
+
+
+def test_tuned_variants_are_judged_on_data_that_chose_nothing(tuned: Path) -> None:
+    found = report([tuned]).comparison
+    assert found.metric.name == "test/loss"
+    assert [row.variant.label for row in found.rows] == ["model=encoder_decoder", "model=decoder"]
+    assert [row.figure for row in found.rows] == [
+        estimate([lost + noise(seed) + 0.5 for seed in (0, 1)]) for lost in (1.05, 1.15)
+    ]
+    assert [column.cells for column in columns(found) if column.heading == "optimizer.lr"] == [("0.009", "0.003")]
+    (tuning,) = found.tunings
+    assert [(one.label, one.values, one.figures, one.chosen, one.best) for one in tuning.tried] == [
+        ("model=decoder", ("0.001", "0.003", "0.009"), (None, 1.1, 1.2), "0.003", 1.1),
+        ("model=encoder_decoder", ("0.001", "0.003", "0.009"), (1.5, 1.4, 1.0), "0.009", 1.0),
+    ]
+    notes = " ".join(found.notes)
+    assert "model=encoder_decoder: its best optimizer.lr, 0.009, is the largest that was tried" in notes
+    assert "model=decoder: its best" not in notes
+    assert [item.label for item in found.unfinished] == ["model=decoder optimizer.lr=0.001 seed=1000 trainer.test=false"]
+
+
+def test_the_trials_are_shown_in_every_form(tuned: Path) -> None:
+    made = report([tuned])
+    assert made.folder / "plots" / "trials.png" in made.files
+    (chart,) = charts(made.comparison).tunings
+    assert [(one.label, one.x.tolist(), one.y.tolist()) for one in chart.series] == [
+        ("model=decoder", [0.003, 0.009], [1.1, 1.2]),
+        ("model=encoder_decoder", [0.001, 0.003, 0.009], [1.5, 1.4, 1.0]),
+    ]
+    text = (made.folder / "report.md").read_text()
+    assert "| model=decoder | 0.003 | 1.1 | 3, 2 ended |  |" in text
+    assert "| model=encoder_decoder | 0.009 | 1 | 3 | the largest that was tried |" in text
+    assert "Trials before the comparison" in made.page.read_text()
+    with (made.folder / "table.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["variant"], line["optimizer.lr"]) for line in lines] == [
+        ("model=encoder_decoder", "0.009"),
+        ("model=decoder", "0.003"),
+    ]
 
 
 def test_a_figure_that_no_run_logged_is_refused_with_the_nearest(sweep: Path) -> None:

@@ -37,8 +37,8 @@ def report(
     Args:
         places: run folders, folders of them (a sweep, say), or patterns.
         out: where to; None: the one folder of runs in `places`, else `compare/<date>_<time>_<id>` where runs go.
-        metric: figure to judge by; None: what the sweep judges its jobs by, else what picked the runs' best
-            checkpoints.
+        metric: figure to judge by; None: what the sweep judges its jobs by (on test data where it tuned its variants on
+            validation data), else what picked the runs' best checkpoints.
         mode: "min" or "max", where less or more of it is better; None: as the runs or its name say.
         baseline: label, folder or KEY=VALUE of the variant that others are compared with; None: the first.
 
@@ -63,8 +63,12 @@ def report(
 
     jobs = gather(places)
     sweep = sweep_monitor(only_folder(places)) if metric is None else None
-    if sweep is not None and sweep[0] in names([job.run for job in jobs if job.run is not None]):
-        metric, mode = sweep[0], mode or sweep[1]
+    if sweep is not None:
+        logged = names([job.run for job in jobs if job.run is not None and job.counts])
+        on_test = f"test/{sweep[0].rpartition('/')[2]}"
+        tuned = any(job.stage for job in jobs)  # by validation data, which is of no use for a judgement any more
+        found_names = [name for name in ((on_test, sweep[0]) if tuned else sweep[:1]) if name in logged]
+        metric, mode = (found_names[0], mode or sweep[1]) if found_names else (None, mode)
     found = compared(jobs, metric, mode, baseline)
     folder = Path(out).expanduser() if out is not None else only_folder(places) or _new_folder(jobs)
     drawn = charts(found)
@@ -72,6 +76,8 @@ def report(
     pictures = {f"{_slug(name)}.png": list(by.values()) for name, by in drawn.curves.items()}
     if drawn.fronts:
         pictures["front.png"] = list(drawn.fronts)
+    if drawn.tunings:
+        pictures["trials.png"] = list(drawn.tunings)
     if drawn.slices:
         pictures["slices.png"] = list(drawn.slices)
     try:

@@ -9,6 +9,7 @@ from triform.analysis.compare.comparison import Comparison, Row
 from triform.analysis.compare.figures import LOSS, number
 from triform.analysis.compare.search import by_logarithm
 from triform.analysis.compare.statistics import front, half_width
+from triform.analysis.compare.tuning import Tuning
 from triform.analysis.compare.variants import short, shown
 from triform.analysis.runs import Run, series
 
@@ -73,6 +74,7 @@ class Charts:
     curves: Mapping[str, Mapping[str, Chart]] = field(default_factory=dict)
     fronts: tuple[Chart, ...] = ()
     slices: tuple[Chart, ...] = ()
+    tunings: tuple[Chart, ...] = ()
 
 
 def charts(found: Comparison) -> Charts:
@@ -86,7 +88,8 @@ def charts(found: Comparison) -> Charts:
             curves[name] = drawn
     fronts = [front_chart(found, colours, name, mode) for name, mode in _judged(found).items()]
     slices = slice_charts(found, colours) if found.is_search else []
-    return Charts(colours, curves, tuple(chart for chart in fronts if chart is not None), tuple(slices))
+    tried = [chart for tuning in found.tunings if (chart := tuning_chart(tuning, colours)) is not None]
+    return Charts(colours, curves, tuple(chart for chart in fronts if chart is not None), tuple(slices), tuple(tried))
 
 
 def hues(found: Comparison) -> dict[str, int]:
@@ -215,6 +218,37 @@ def slice_charts(found: Comparison, colours: Mapping[str, int]) -> list[Chart]:
             )
         )
     return made
+
+
+def tuning_chart(tuning: Tuning, colours: Mapping[str, int]) -> Chart | None:
+    """The figure against the tuned key, a curve for each variant; None: no trial has ended."""
+    words = list(dict.fromkeys(value for one in tuning.tried for value in one.values))
+    try:
+        places = {word: float(word) for word in words}
+        as_numbers = True
+    except ValueError:
+        places = {word: float(i) for i, word in enumerate(words)}
+        as_numbers = False
+    drawn = []
+    for one in tuning.tried:
+        known = sorted(
+            (places[value], figure) for value, figure in zip(one.values, one.figures, strict=True) if figure is not None
+        )
+        if known:
+            x, y = (np.array(column) for column in zip(*known, strict=True))
+            drawn.append(Series(one.label, colours.get(one.label), x, y, marks=True))
+    if not drawn:
+        return None
+    y = np.concatenate([one.y for one in drawn])
+    return Chart(
+        f"trials of {tuning.key}",
+        tuning.key,
+        tuning.metric,
+        tuple(drawn),
+        x_log=as_numbers and by_logarithm(list(places.values())),
+        y_log=bool(y.min() > 0 and y.max() / y.min() > SPAN),
+        ticks=() if as_numbers else tuple(words),
+    )
 
 
 def _judged(found: Comparison) -> dict[str, str]:

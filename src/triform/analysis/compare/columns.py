@@ -43,6 +43,7 @@ def columns(found: Comparison) -> list[Column]:
     rows = found.rows
     made = [
         _texts("variant", "what sets it apart", [row.variant.label for row in rows]),
+        *_tuned(rows),
         _estimates(found.metric.name, "mean over seeds ± half of the 95 % interval", [row.figure for row in rows]),
         Column(
             "difference",
@@ -68,6 +69,19 @@ def columns(found: Comparison) -> list[Column]:
             cells = tuple(_size(row, name) for row in rows)
             made.append(Column(heading, meaning, cells, tuple(values)))
     return [column for column in made if any(column.cells)]
+
+
+def _tuned(rows: Sequence[Row]) -> list[Column]:
+    """The value at which each variant is judged, of every key that was tuned."""
+    made = []
+    for key in dict.fromkeys(row.tuned[0] for row in rows if row.tuned[0]):
+        values = tuple(row.tuned[1] if row.tuned[0] == key else "" for row in rows)
+        try:
+            keys: tuple[float | str | None, ...] = tuple(float(value) if value else None for value in values)
+        except ValueError:
+            keys = values
+        made.append(Column(key, "chosen on validation data, by trials of each variant's own", values, keys))
+    return made
 
 
 def p_value(p: float | None) -> str:
@@ -101,8 +115,11 @@ def as_csv(found: Comparison) -> str:
     name, test = found.metric.name, found.metric.on_test.name
     others = list(dict.fromkeys(other for row in found.rows for other in row.others if other != test))
     sizes = [size for size in (*SIZES, "flops") if any(size in row.sizes for row in found.rows)]
-    headings = ["variant", "baseline", *found.varied, "n", name, f"{name} half_width_95"]
-    headings += ["difference", "difference half_width_95", "difference n", "p", "p_holm", test, f"{test} half_width_95"]
+    tuned = _tuned(found.rows)
+    headings = ["variant", "baseline", *found.varied, *(column.heading for column in tuned)]
+    headings += ["n", name, f"{name} half_width_95"]
+    headings += ["difference", "difference half_width_95", "difference n", "p", "p_holm"]
+    headings += [test, f"{test} half_width_95"] * (test != name)
     for size in sizes:
         headings += [size, f"{size} relative"]
     for other in others:
@@ -114,11 +131,12 @@ def as_csv(found: Comparison) -> str:
             row.variant.label,
             int(row.is_baseline),
             *(values[i] for values in found.varied.values()),
+            *(column.cells[i] for column in tuned),
         ]
         cells += [_count(row), *_pair(row.figure)]
         apart = row.difference
         cells += [None] * 5 if apart is None else [apart.mean, apart.half, apart.n, apart.p, row.p]
-        cells += _pair(row.test)
+        cells += _pair(row.test) * (test != name)
         for size in sizes:
             cells += [row.sizes.get(size), row.relative.get(size)]
         for other in others:

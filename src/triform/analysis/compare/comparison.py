@@ -12,6 +12,7 @@ from triform.analysis.compare.gather import Job
 from triform.analysis.compare.samples import Sample, read_samples
 from triform.analysis.compare.search import Importance, importance, numeric
 from triform.analysis.compare.statistics import Difference, Estimate, estimate, holm, paired
+from triform.analysis.compare.tuning import Tuning, tunings
 from triform.analysis.compare.variants import UNSET, Variant, differing, find, shown, variants, varied
 
 SIGNIFICANT = 0.05
@@ -46,6 +47,12 @@ class Row:
     is_baseline: bool = False
     verdict: str = ""
 
+    @property
+    def tuned(self) -> tuple[str, str]:
+        """The key that was tuned for it, and the value at which it is judged; empty: none was."""
+        job = self.variant.jobs[0]
+        return job.tuned, job.value
+
 
 @dataclass(frozen=True)
 class Unfinished:
@@ -67,6 +74,7 @@ class Comparison:
         samples: row's label to outputs of its best run.
         importance: None: this is no search.
         notes: sentences that a reader needs to judge the figures by.
+        tunings: trials that came before, of each sweep that had some.
     """
 
     metric: Metric
@@ -79,6 +87,7 @@ class Comparison:
     samples: dict[str, list[Sample]]
     importance: Importance | None
     notes: list[str]
+    tunings: list[Tuning]
 
     @property
     def title(self) -> str:
@@ -105,7 +114,7 @@ def compared(
     Raises:
         BadInput: no run has logged the figure, or no variant is the baseline.
     """
-    begun = [job.run for job in jobs if job.run is not None]
+    begun = [job.run for job in jobs if job.run is not None and job.counts]
     judge = judged_by(begun, metric, mode)
     group = variants(jobs)
     reference = find(group, baseline) if baseline is not None else group[0] if group else None
@@ -132,6 +141,7 @@ def compared(
         samples={row.variant.label: samples for row in rows if (samples := _samples(row.variant, judge))},
         importance=None,
         notes=[],
+        tunings=tunings(jobs, group),
     )
     if found.is_search:
         found.importance = importance(found.varied, [row.figure.mean if row.figure else None for row in rows])
@@ -194,7 +204,7 @@ def _unfinished(jobs: Sequence[Job], group: Sequence[Variant]) -> list[Unfinishe
     return [
         Unfinished(job, by_folder.get(job.folder) or " ".join(job.overrides) or "as it is", command(job))
         for job in jobs
-        if job.status != "finished"
+        if job.status != "finished" and not job.replaced
     ]
 
 
@@ -271,6 +281,13 @@ def _notes(found: Comparison, begun: Sequence[Any]) -> list[str]:
         notes.append("Variants differ in their tokenizer: a loss per token does not compare, bits_per_byte does.")
     if "task" in found.differing:
         notes.append("Variants differ in their task: a figure of one name may measure different things.")
+    for tuning in found.tunings:
+        counts = sorted({len(one.values) for one in tuning.tried})
+        notes.append(
+            f"Each variant is judged at its own best {tuning.key} of {_range(counts)}, chosen by {tuning.metric} at "
+            "another seed; these trials did not see test data."
+        )
+        notes += tuning.warnings()
     n_left = len(found.unfinished)
     if n_left:
         notes.append(

@@ -9,6 +9,7 @@ from rich.table import Table
 from triform.analysis.compare.columns import as_markdown, columns, markdown
 from triform.analysis.compare.comparison import Comparison
 from triform.analysis.compare.samples import aligned
+from triform.analysis.compare.tuning import Tuning
 from triform.analysis.compare.variants import short
 
 ACROSS = 6
@@ -27,6 +28,8 @@ def document(found: Comparison, pictures: Sequence[Path]) -> str:
     parts = [f"# {found.title}\n", "\n".join(f"- {note}" for note in found.notes) + "\n"]
     if found.rows:
         parts.append(as_markdown(found))
+    for tuning in found.tunings:
+        parts += [f"## Trials of {tuning.key}\n", markdown(*tuning_table(tuning), (False, True, True, True))]
     if found.unfinished:
         rows = [
             (item.label, item.job.status, item.job.error or "", f"`{item.command}`", f"`{item.job.name}`")
@@ -51,6 +54,18 @@ def document(found: Comparison, pictures: Sequence[Path]) -> str:
     if found.samples:
         parts += ["## Outputs of each variant's best run\n", _samples(found)]
     return "\n".join(parts)
+
+
+def tuning_table(tuning: Tuning) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Headings and rows of what was chosen for each variant."""
+    rows: list[tuple[str, ...]] = []
+    for one in tuning.tried:
+        figure = "" if one.best is None else f"{one.best:.4g}"
+        ended = sum(known is not None for known in one.figures)
+        count = f"{len(one.values)}" if ended == len(one.values) else f"{len(one.values)}, {ended} ended"
+        where = f"the {one.edge} that was tried" if one.edge else ""
+        rows.append((one.label, one.chosen or "none", figure, count, where))
+    return ("variant", f"chosen {tuning.key}", tuning.metric, "trials", ""), rows
 
 
 def terminal_table(found: Comparison, width: int) -> Table:

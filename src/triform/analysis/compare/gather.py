@@ -25,6 +25,11 @@ class Job:
         overrides: what was typed for it, without the program's name.
         status: `finished`, `running`, `failed`, `preempted`, `pruned`, `waiting` or `unknown`.
         run: None: it has not begun.
+        stage: "tuning" or "final" where a sweep tuned its variants before it compared them, else empty.
+        variant: of a stage, what the sweep compares, in words.
+        tuned: of a stage, the key that was tuned.
+        value: of a stage, that of the tuned key.
+        replaced: the sweep counts it no more.
     """
 
     folder: Path
@@ -32,6 +37,16 @@ class Job:
     status: str
     error: str | None
     run: Run | None
+    stage: str = ""
+    variant: str = ""
+    tuned: str = ""
+    value: str = ""
+    replaced: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is compared: trials and runs that were replaced are not."""
+        return self.stage in ("", "final") and not self.replaced
 
     @property
     def name(self) -> str:
@@ -110,7 +125,9 @@ def _job(folder: Path, listed: Mapping[str, Any]) -> Job:
     error = run.summary.get("error") if run is not None else None
     if status not in ENDS:
         status = str(listed.get("status") or status)
-    return Job(folder, _typed(folder, run, listed), status, _error(error or listed.get("error"), listed), run)
+    staged = {name: str(listed.get(name) or "") for name in ("stage", "variant", "tuned", "value")}
+    error = _error(error or listed.get("error"), listed)
+    return Job(folder, _typed(folder, run, listed), status, error, run, **staged, replaced=bool(listed.get("replaced")))
 
 
 def _typed(folder: Path, run: Run | None, listed: Mapping[str, Any]) -> tuple[str, ...]:
@@ -134,20 +151,23 @@ def _error(error: Any, listed: Mapping[str, Any]) -> str | None:
 def _manifest(folder: Path) -> dict[str, dict[str, Any]]:
     """A sweep's jobs by number; empty where there is no manifest, or none that can be read."""
     try:
-        return {str(job["number"]): dict(job) for job in _read(folder)["jobs"]}
+        manifest = read_manifest(folder)
+        tuned = {"tuned": (manifest.get("tuning") or {}).get("tune")}
+        return {str(job["number"]): dict(job) | (tuned if job.get("stage") else {}) for job in manifest["jobs"]}
     except (KeyError, TypeError, ValueError):
         return {}
 
 
 def sweep_monitor(folder: Path | None) -> tuple[str, str] | None:
     """What a sweep judges its jobs by, and its mode; None: it is no sweep, or does not say."""
-    said = _read(folder).get("monitor") if folder is not None else None
+    said = read_manifest(folder).get("monitor") if folder is not None else None
     if isinstance(said, dict) and isinstance(said.get("name"), str) and said.get("mode") in ("min", "max"):
         return said["name"], said["mode"]
     return None
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """A sweep's record; empty where there is none, or none that can be read."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

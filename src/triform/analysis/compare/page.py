@@ -7,6 +7,7 @@ from importlib.resources import files
 from triform.analysis.compare.charts import DARK, LIGHT, Charts
 from triform.analysis.compare.columns import columns
 from triform.analysis.compare.comparison import Comparison
+from triform.analysis.compare.document import tuning_table
 from triform.analysis.compare.samples import FIELDS, aligned
 from triform.analysis.compare.svg import svg
 from triform.analysis.compare.variants import short
@@ -24,6 +25,7 @@ def page(found: Comparison, drawn: Charts) -> str:
         "".join(f"<p>{escape(note)}</p>" for note in found.notes[:1]),
         _list(found.notes[1:]),
         _table(found, drawn),
+        _tried(found, drawn),
         _failed(found),
         _search(found, drawn),
         _curves(drawn),
@@ -109,6 +111,14 @@ def _rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     body = "".join(f"<tr>{''.join(f'<td class=text>{cell}</td>' for cell in row)}</tr>" for row in rows)
     long = " long" if len(rows) > LONG else ""
     return f'<div class="wide{long}"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _tried(found: Comparison, drawn: Charts) -> str:
+    tables = []
+    for tuning in found.tunings:
+        headings, rows = tuning_table(tuning)
+        tables.append(_rows(headings, [[escape(cell) for cell in row] for row in rows]))
+    return _section("Trials before the comparison", "".join(tables) + _grid([svg(chart) for chart in drawn.tunings]))
 
 
 def _failed(found: Comparison) -> str:

@@ -13,7 +13,7 @@ from triform.run.errors import BadInput, nearest
 
 ASIDE = (
     *("seed", "name", "paths", "trust", "traceback", "logger", "match", "hydra", "sweep"),
-    *("trainer.log_interval", "trainer.save_interval", "trainer.profiler"),
+    *("trainer.log_interval", "trainer.save_interval", "trainer.profiler", "trainer.test"),
 )
 """Keys, and what is below them, that make no variant: where a run is kept and how it is watched. What `match` solves is
 a size of the model, which does."""
@@ -45,8 +45,8 @@ class Variant:
 
 
 def variants(jobs: Sequence[Job]) -> list[Variant]:
-    """Group runs that have begun, in their order, and name the groups."""
-    begun = [(job, flat(job.run.config)) for job in jobs if job.run is not None]
+    """Group runs that have begun, in their order, and name the groups. Runs that only tried values are in none."""
+    begun = [(job, flat(job.run.config)) for job in jobs if job.run is not None and job.counts]
     seeds = {key for key in _keys(config for _, config in begun) if key.rpartition(".")[2] == "seed"}
     follow = {key for key in seeds if all(config.get(key) == job.seed for job, config in begun)}
     if len({job.seed for job, _ in begun}) < 2:  # `data.seed: 0` beside `seed: 0` need not be `${seed}`
@@ -56,7 +56,8 @@ def variants(jobs: Sequence[Job]) -> list[Variant]:
         kept = {key: value for key, value in config.items() if not aside(key) and key not in follow}
         name = json.dumps({key: value for key, value in kept.items() if value is not None}, sort_keys=True, default=str)
         if name not in groups:
-            groups[name] = Variant(kept, typed(job.overrides), [])
+            words = {key: value for key, value in typed(job.overrides).items() if key != job.tuned}
+            groups[name] = Variant(kept, words, [])
         groups[name].jobs.append(job)
     found = list(groups.values())
     for variant, label in zip(found, labels(found), strict=True):
