@@ -1,6 +1,5 @@
-"""Jobs on a cluster: what is submitted, what the answers mean, and a real SLURM where there is one."""
+"""Jobs on a cluster: what is submitted, and what the answers mean; a real SLURM is in test_cluster.py."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -9,19 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.run.tiny import start, train
-from tests.sweeps.test_sweep import only, states, wait_for_step, wait_for_sweep
 from triform.run.errors import BadInput
 from triform.sweeps import sbatch, slurm
 from triform.sweeps.launcher import Ended, Ready
 from triform.sweeps.sbatch import Batch, last_words, outcome
 from triform.sweeps.slurm import Slurm, ranges
-
-
-def answers() -> bool:
-    if shutil.which("sinfo") is None:
-        return False
-    return subprocess.run(["sinfo", "--noheader"], capture_output=True, timeout=30).returncode == 0
 
 
 class Cluster:
@@ -204,22 +195,3 @@ def test_what_cannot_be_asked_for_is_refused(tmp_path: Path, cluster: Cluster, m
 def test_numbers_as_sbatch_writes_them() -> None:
     assert ranges([0]) == "0"
     assert ranges([7, 0, 1, 2, 9, 10]) == "0-2,7,9-10"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not answers(), reason="no SLURM answers here")
-def test_a_real_cluster_of_two_nodes(tmp_path: Path) -> None:
-    """Two ranks on two nodes in each job; the first driver is killed, the second finds its jobs again."""
-    words = ("-m", "hydra/launcher=slurm", "hydra.launcher.limit=1", "hydra.launcher.hours=0.2", "name=nodes")
-    words = (*words, "trainer.accelerator=cpu", "trainer.num_nodes=2", "trainer.max_steps=60", "seed=0,1")
-    process = start(tmp_path, *words)
-    folder = wait_for_sweep(tmp_path, process)
-    wait_for_step(folder, 0, 2, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    done = train(tmp_path, *words)
-    assert done.returncode == 0, done.stderr
-    assert states(only(tmp_path)) == {"seed=0": "finished", "seed=1": "finished"}
-    assert [job.attempts for job in folder.read().jobs] == [1, 1], "nothing was submitted twice"
-    assert folder.run(0).log(1).exists()
-    assert os.path.getsize(folder.path / "0" / "slurm.txt")

@@ -12,6 +12,8 @@ COMMANDS = {
     "train": "train a model; the same as python train.py",
     "resume": "go on with a run that was stopped",
     "rerun": "the same run again, with a change",
+    "replay": "the step once more in which a run failed",
+    "submit": "give a run to a cluster under SLURM",
     "sweep": "how far a sweep is, go on with it, retry what failed, add to it",
     "evaluate": "measure a trained model on a split of its data",
     "generate": "let a trained model write",
@@ -27,7 +29,7 @@ COMMANDS = {
     "help": "this page; the keys of a group: triform help trainer",
 }
 
-RUNS = ("train", "resume", "rerun")
+RUNS = ("train", "resume", "rerun", "replay")
 """Commands that signals ask to stop, from their first import on."""
 
 
