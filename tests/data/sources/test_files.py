@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,35 @@ def test_a_folder_is_its_files_of_a_known_ending(tmp_path: Path, caplog: pytest.
     assert resolve(str(tmp_path), KEY, ENDINGS) == resolve(str(tmp_path), KEY, ENDINGS) == [a, b]
     said = [record.message for record in caplog.records]
     assert said == [f"{KEY}={tmp_path} is a folder: 2 of its 3 files are read, by name"]
+
+
+def test_links_that_lead_back_give_no_file_twice(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    a, b = write(tmp_path, "a", "a.txt"), write(tmp_path, "b", "folder/b.txt")
+    (tmp_path / "folder/back").symlink_to("..")
+    (tmp_path / "folder/c.txt").symlink_to("../a.txt")
+    assert resolve(str(tmp_path / "**/*.txt"), KEY, ENDINGS) == [a, b]
+    (tmp_path / "dead.txt").symlink_to("gone.txt")
+    (tmp_path / "self.txt").symlink_to("self.txt")
+    os.mkfifo(tmp_path / "pipe.txt")
+    for name, message in (
+        ("dead.txt", r"is a link to gone\.txt, which does not exist; name a file$"),
+        ("self.txt", r"self\.txt (is a link to self\.txt, which does not exist|cannot be read \(Too many levels)"),
+        ("pipe.txt", r"is a pipe or a device, which can be read once at most; name a file$"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            resolve(str(tmp_path / name), KEY, ENDINGS)
+
+
+def test_what_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that others have closed; asked for by a call of its own, as who runs this may read everything."""
+
+    def closed(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", closed)
+    with pytest.raises(ValueError, match=r"secret/x\.txt cannot be read \(Permission denied\); check who may read it"):
+        resolve(str(tmp_path / "secret/x.txt"), KEY, ENDINGS)
 
 
 def test_a_name_with_brackets_is_a_name_first(tmp_path: Path) -> None:
@@ -160,8 +190,9 @@ def test_a_file_that_is_there_twice_is_said(tmp_path: Path, caplog: pytest.LogCa
     said = f"data.validation_files: {copy} holds the same as {train} of data.train_files"
     assert caplog.messages == [f"{said}, so figures of it are of text that is known from there"]
     caplog.clear()
-    OwnFiles([str(train), str(train)], str(other), None, "utf-8", ENDINGS).fingerprint("")
-    assert caplog.messages == [f"data.train_files: {train} holds the same as {train} of data.train_files"]
+    OwnFiles([str(train)] * 3, str(other), None, "utf-8", ENDINGS).fingerprint("")
+    said = f"data.train_files: {train} holds the same as {train} of data.train_files"
+    assert caplog.messages == [f"{said} (2 such files)"]
 
 
 @pytest.mark.parametrize("read", [1, 2, 3, 4, 5, 1000])

@@ -105,16 +105,21 @@ class OwnFiles:
 
         A file that is there twice is said.
         """
-        parts, met = [f"{settings} {self.encoding}", own_code()], dict[str, tuple[str, Path]]()
+        parts = [f"{settings} {self.encoding}", own_code()]
+        met: dict[str, tuple[str, Path]] = {}
+        doubles: list[str] = []
         for name, paths in self.splits().items():
             for path in paths:
                 content = content_hash(path)
                 parts.append(f"{name} {form(path)} {content}")
-                if content in met:
+                if content not in met:
+                    met[content] = name, path
+                else:
                     other, first = met[content]
                     meant = "" if other == name else ", so figures of it are of text that is known from there"
-                    _say_once(f"data.{name}_files: {path} holds the same as {first} of data.{other}_files{meant}")
-                met.setdefault(content, (name, path))
+                    doubles.append(f"data.{name}_files: {path} holds the same as {first} of data.{other}_files{meant}")
+        if doubles:
+            _say_once(doubles[0] + (f" ({len(doubles)} such files)" if len(doubles) > 1 else ""))
         return digest(parts)
 
 
@@ -139,17 +144,28 @@ def resolve(files: Files, key: str, endings: tuple[str, ...]) -> list[Path]:
 
 def _expand(name: str, key: str, endings: tuple[str, ...]) -> list[Path]:
     path = Path(name).expanduser()
-    if path.is_dir():
-        return _files_of(path, name, key, endings)
-    if not path.is_file():
-        if matches := [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]:
-            if files := [file for match in matches if match.is_file() for file in _expand(str(match), key, endings)]:
-                return files
-            raise ValueError(f"{key}={name} matches folders only, {matches[0]} first; name files, as in '{name}/*'")
+    try:
+        if path.is_dir():
+            return _files_of(path, name, key, endings)
+        if path.is_file():
+            if path.stat().st_size == 0:
+                raise ValueError(f"{key}={name} is empty; name a file that has text")
+            return [path]
+        if path.exists():
+            raise ValueError(f"{key}={name} is a pipe or a device, which can be read once at most; name a file")
+        if path.is_symlink():
+            raise ValueError(f"{key}={name} is a link to {os.readlink(path)}, which does not exist; name a file")
+    except OSError as error:
+        raise ValueError(f"{key}={name} cannot be read ({error.strerror}); check who may read it") from None
+    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+    if not matches:
         raise ValueError(f"{key}={name} does not exist; {_nearest_file(path)}")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{key}={name} is empty; name a file that has text")
-    return [path]
+    files: dict[str, Path] = {}  # links that lead back to a folder above give a file many names: its first is taken
+    for match in filter(Path.is_file, matches):
+        files.setdefault(os.path.realpath(match), match)
+    if not files:
+        raise ValueError(f"{key}={name} matches folders only, {matches[0]} first; name files, as in '{name}/*'")
+    return [file for match in files.values() for file in _expand(str(match), key, endings)]
 
 
 def _files_of(folder: Path, name: str, key: str, endings: tuple[str, ...]) -> list[Path]:
