@@ -35,7 +35,8 @@ class Place:
     """The part of a Trainer that a DataModule reads."""
 
     def __init__(self, world_size: int = 1, global_rank: int = 0, global_step: int = 0) -> None:
-        self.world_size, self.global_rank, self.global_step = world_size, global_rank, global_step
+        self.distributed_sampler_kwargs = {"num_replicas": world_size, "rank": global_rank}
+        self.global_step = global_step
 
 
 def at(data: DataModule, **place: int) -> DataModule:

@@ -1,25 +1,26 @@
 """Batches for Lightning: one stream of micro-batches from the first optimizer step to the last."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
-import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from triform.data.corpus import Corpus
 from triform.data.mixture import Part, parts_of, shares
 from triform.data.order import Order, cut, held_out_batches
 from triform.data.packing import Packing
 from triform.data.prepare import Prepared, Split
-from triform.data.stream import Collate, Examples, From, HeldOut, MicroBatches, Mixed, as_it_is, follow_parent
+from triform.data.stream import Collate, Examples, From, HeldOut, MicroBatches, Mixed, data_loader
+from triform.data.streaming import Cut, Streaming
 
 
 class DataModule(pl.LightningDataModule):
     """Loaders over prepared data.
 
     The training loader is one stream over the whole run: micro-batches of the optimizer steps from
-    `trainer.global_step` to `total_steps`. Each is a pure function of the seed and its number, so that
+    `trainer.global_step` to `total_steps`. Each is a function of the seed and its number, so that
     neither a resumed run, nor the number of workers, nor validation changes what is read; devices and
     accumulation only cut a step's batch (`triform.data.order.cut`). The Trainer must have
     `use_distributed_sampler=False`.
@@ -41,13 +42,15 @@ class DataModule(pl.LightningDataModule):
         packing: puts several training examples, of running text whole documents, in a row; None: each has a row of its
             own, running text is cut anywhere.
         weights: of the sources of a mixture, by name, see `shares`.
+        corpus: what is learned from instead of the split "train", read while training; without `overfit` and `weights`.
 
     Raises:
         ValueError: text shorter than a row, or what `Order` refuses.
 
     Attributes:
         total_steps: optimizer steps of the run, from its first; set it before fitting.
-        order: of the training examples (`order.steps_per_epoch`, `order.steps_for`).
+        training: what is read.
+        order: how long that is (`order.steps_per_epoch`, `order.steps_for`).
     """
 
     total_steps: int
@@ -65,6 +68,7 @@ class DataModule(pl.LightningDataModule):
         overfit: bool = False,
         packing: Packing | None = None,
         weights: Mapping[str, float] | None = None,
+        corpus: Corpus | None = None,
     ) -> None:
         super().__init__()
         self.prepared, self.collate, self.seq_len = prepared, collate, seq_len
@@ -73,16 +77,26 @@ class DataModule(pl.LightningDataModule):
         self.packing, self.weights = packing, weights
         if packing is None:
             check_text_length(prepared, seq_len)
-        self.learnt = training_examples(prepared, seq_len, seed, packing, weights)
-        """The training examples."""
-        self.order = training_order(self.learnt, batch_size, batch_tokens, seed, packing)
+        self.training: Numbered | Streaming
+        if corpus is None:
+            self.training = Numbered(
+                prepared, collate, seq_len, batch_size, batch_tokens, seed, packing, weights, overfit
+            )
+        else:
+            self.training = Streaming(corpus, prepared, collate, seq_len, batch_size, batch_tokens, seed, packing)
+        self.order = self.training.order
 
-    def train_dataloader(self) -> DataLoader:
+    def train_dataloader(self) -> Iterable[dict[str, Any]]:
         world, rank = self._place()
-        join = None if self.packing is None else self.packing.join
-        stream = MicroBatches(self.learnt, self.order, self.collate, world, rank, self.accumulate, self.overfit, join)
         start = self.trainer.global_step if self.trainer is not None else 0
-        return self._loader(stream, From(start * self.accumulate, self.total_steps * self.accumulate))
+        place = Cut(world, rank, self.accumulate)
+        return self.training.loader(place, start, self.total_steps, self.num_workers)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.trainer is None else self.training.state(self.trainer.global_step)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.training.restore(state_dict)
 
     def val_dataloader(self) -> DataLoader:
         return self.loader("validation")
@@ -105,9 +119,9 @@ class DataModule(pl.LightningDataModule):
             )
         world, rank = self._place()
         if self.overfit:
-            return self._loader(
-                HeldOut(self.learnt, [cut(self.order.batch(0)[1], world, 1, rank, 0)], self.collate), From(0, 1)
-            )
+            assert isinstance(self.training, Numbered)
+            batches = [cut(self.training.order.batch(0)[1], world, 1, rank, 0)]
+            return self._loader(HeldOut(self.training.learnt, batches, self.collate), From(0, 1))
         examples = Examples(self.prepared.splits[split], self.seq_len, self.seed, train=False)
         parts = world * self.accumulate
         batches = held_out_batches(examples.lengths, self.batch_size, self.batch_tokens, parts)
@@ -117,27 +131,50 @@ class DataModule(pl.LightningDataModule):
         return self._loader(dataset, From(0, len(dataset)))
 
     def _loader(self, dataset: Dataset, sampler: Sampler[int]) -> DataLoader:
-        workers: dict[str, Any] = {}
-        if self.num_workers > 0:  # forked workers hang after OpenMP has run and copy CUDA's state
-            workers = {
-                "multiprocessing_context": "forkserver",
-                "persistent_workers": True,
-                "worker_init_fn": follow_parent,
-            }
-        return DataLoader(
-            dataset,
-            batch_size=None,
-            sampler=sampler,
-            collate_fn=as_it_is,
-            num_workers=self.num_workers,
-            pin_memory=torch.cuda.is_available(),
-            **workers,
-        )
+        return data_loader(dataset, sampler, self.num_workers)
 
     def _place(self) -> tuple[int, int]:
         """Of this process among those that read different rows; some ranks of tensor parallelism read the same."""
         place = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
         return (1, 0) if place is None else (place["num_replicas"], place["rank"])
+
+
+class Numbered:
+    """Training examples that are known by number, and so are read in any order; beside `Streaming`.
+
+    Attributes:
+        learnt: the examples.
+        order: of them.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        collate: Collate,
+        seq_len: int,
+        batch_size: int | None,
+        batch_tokens: int | None,
+        seed: int,
+        packing: Packing | None,
+        weights: Mapping[str, float] | None,
+        overfit: bool,
+    ) -> None:
+        self.collate, self.overfit, self.packing = collate, overfit, packing
+        self.learnt = training_examples(prepared, seq_len, seed, packing, weights)
+        self.order = training_order(self.learnt, batch_size, batch_tokens, seed, packing)
+
+    def loader(self, place: Cut, start: int, n_steps: int, num_workers: int) -> DataLoader:
+        """A rank's micro-batches of the optimizer steps from `start` to `n_steps`."""
+        join = None if self.packing is None else self.packing.join
+        stream = MicroBatches(self.learnt, self.order, self.collate, *place, self.overfit, join)
+        return data_loader(stream, From(start * place.accumulate, n_steps * place.accumulate), num_workers)
+
+    def state(self, step: int) -> dict[str, Any]:
+        """Nothing: where a step reads follows from its number."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        pass
 
 
 def training_examples(

@@ -160,6 +160,13 @@ class Order:
         self._memory = (-1, [])
         self._sorted: tuple[int, np.ndarray] = (-1, row_lengths)
 
+    is_exact = True
+    """Whether the steps and tokens below are counted."""
+
+    def described(self) -> str:
+        """How much an epoch reads."""
+        return f"{len(self.lengths):,} training examples, {self.steps_per_epoch:,} steps an epoch"
+
     @property
     def n_rows(self) -> int:
         """Rows that an epoch reads."""

@@ -249,7 +249,8 @@ class Prepared:
 def origin(source: Source, recipe: Recipe, cache_dir: Path) -> Origin:
     """What decides the content of what `prepare` makes of these."""
     with hashes_kept_in(cache_dir):
-        files = {str(path.absolute()): content_hash(path) for path in source.files()}
+        hashed = getattr(source, "content_hash", content_hash)
+        files = {str(path.absolute()): hashed(path) for path in source.files()}
         return Origin(source.fingerprint(), repr(recipe), tokenizers.__version__, FORMAT, files)
 
 

@@ -1,12 +1,24 @@
 """Running text in rows: cut into rows of one length, or whole documents."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from triform.data.mixture import Part
 from triform.data.prepare import Split
+
+
+class Tokens(NamedTuple):
+    """Running text in memory, like a split.
+
+    Args:
+        tokens: of all documents after each other.
+        document_ends: where each ends.
+    """
+
+    tokens: np.ndarray
+    document_ends: np.ndarray
 
 
 class TextRows:
@@ -22,7 +34,7 @@ class TextRows:
         n_rows: use only the first so many rows; None: all.
     """
 
-    def __init__(self, split: Split | Part, seq_len: int, offset: int, n_rows: int | None = None) -> None:
+    def __init__(self, split: Split | Part | Tokens, seq_len: int, offset: int, n_rows: int | None = None) -> None:
         self.split, self.seq_len, self.offset = split, seq_len, offset
         n_predicted = len(split.tokens) - 1 - offset
         self.n_rows = -(-n_predicted // seq_len) if n_rows is None else n_rows
@@ -46,10 +58,13 @@ class Documents:
 
     Each comes with the token before it, from which its first one is predicted: the end mark that opens a document, or
     the last token of the part before.
+
+    Args:
+        opening: the end mark; None: the one that stands before.
     """
 
-    def __init__(self, split: Split | Part, seq_len: int) -> None:
-        self.split, self.seq_len = split, seq_len
+    def __init__(self, split: Split | Part | Tokens, seq_len: int, opening: int | None = None) -> None:
+        self.split, self.seq_len, self.opening = split, seq_len, opening
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -70,7 +85,14 @@ class Documents:
         """`ids`, the end mark included, and `opening`, the token before."""
         tokens, start = self.split.tokens, int(self.starts[i])
         end = int(self.starts[i + 1]) if i + 1 < len(self.starts) else len(tokens)
+        if self.opening is not None and start in self._first:
+            return {"ids": tokens[start:end].astype(np.int64), "opening": self.opening}
         return {"ids": tokens[start:end].astype(np.int64), "opening": int(tokens[start - 1])}
+
+    @cached_property
+    def _first(self) -> set[int]:
+        """Where documents begin."""
+        return {0, *self.split.document_ends.tolist()}
 
 
 def training_rows(split: Split | Part, seq_len: int, seed: int, epoch: int) -> TextRows:

@@ -8,7 +8,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset, Sampler
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from triform.data.mixture import Part, Places
 from triform.data.order import Order, cut
@@ -147,6 +148,26 @@ class From(Sampler[int]):
 
     def __len__(self) -> int:
         return self.stop
+
+
+def data_loader(dataset: Dataset, sampler: Sampler[int] | None, num_workers: int) -> DataLoader:
+    """A loader of a data set whose items are batches."""
+    workers: dict[str, Any] = {}
+    if num_workers > 0:  # forked workers hang after OpenMP has run and copy CUDA's state
+        workers = {
+            "multiprocessing_context": "forkserver",
+            "persistent_workers": True,
+            "worker_init_fn": follow_parent,
+        }
+    return DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=sampler,
+        collate_fn=as_it_is,
+        num_workers=num_workers,
+        pin_memory=torch.cuda.is_available(),
+        **workers,
+    )
 
 
 def as_it_is(batch: Any) -> Any:

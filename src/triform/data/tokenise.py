@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def cut(path: Path, size: int = PIECE) -> Iterator[Piece]:
     with path.open("rb") as file:
         for block in range(0, len(ends), 1 << 13):
             for end in ends[block : block + (1 << 13)].tolist():
-                yield from _cut_row(file, end - start, size)
+                yield from cut_row(file, end - start, size)
                 start = end
 
 
@@ -60,7 +60,8 @@ def mapped(path: Path, dtype: str) -> np.ndarray:
     return np.memmap(path, dtype=dtype, mode="r")
 
 
-def _cut_row(file: BinaryIO, length: int, size: int) -> Iterator[Piece]:
+def cut_row(file: Any, length: int, size: int = PIECE) -> Iterator[Piece]:
+    """The next `length` bytes of a file, which are one row, in pieces; see `cut`."""
     data = b""
     while len(data) + length > size:
         more = file.read(size - len(data))
@@ -121,9 +122,9 @@ def write_tokens(stem: Path, tokenizer: Tokenizer, dtype: str, eos: bool, say: S
     end = np.array([tokenizer.eos_id] if eos else [], dtype=dtype)
     n_unknown = 0
     with closing(Rows(stem.with_name(f"{stem.name}.ids"))) as ids:
-        for batch, encoded in _encoded(_batches(cut(stem.with_name(f"{stem.name}.utf8"))), tokenizer):
-            lengths = list(map(len, encoded))
-            flat = np.fromiter(chain.from_iterable(encoded), dtype=dtype, count=sum(lengths))
+        for batch, tokens in encoded(cut(stem.with_name(f"{stem.name}.utf8")), tokenizer):
+            lengths = list(map(len, tokens))
+            flat = np.fromiter(chain.from_iterable(tokens), dtype=dtype, count=sum(lengths))
             n_unknown += 0 if tokenizer.unk_id is None else int((flat == tokenizer.unk_id).sum())
             start = 0
             for piece, length in zip(batch, lengths, strict=True):
@@ -136,13 +137,12 @@ def write_tokens(stem: Path, tokenizer: Tokenizer, dtype: str, eos: bool, say: S
     return n_unknown
 
 
-def _encoded(
-    batches: Iterable[Sequence[Piece]], tokenizer: Tokenizer
-) -> Iterator[tuple[Sequence[Piece], list[list[int]]]]:
-    """Each batch with its tokens. Others are being encoded meanwhile: no core waits for the last piece of a batch."""
+def encoded(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Iterator[tuple[Sequence[Piece], list[list[int]]]]:
+    """The pieces in batches, each with its tokens. Other batches are being encoded meanwhile: no core waits for the
+    last piece of one."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         waiting: deque[tuple[Sequence[Piece], Future[list[list[int]]]]] = deque()
-        for batch in batches:
+        for batch in _batches(pieces):
             waiting.append((batch, pool.submit(tokenizer.encode_batch, [piece.text for piece in batch])))
             if len(waiting) > AT_ONCE:
                 done, tokens = waiting.popleft()
@@ -151,7 +151,7 @@ def _encoded(
             yield done, tokens.result()
 
 
-def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     most = BATCH * max(CORES, os.cpu_count() or 1)
     batch: list[Piece] = []
     size = 0

@@ -18,7 +18,7 @@ from triform.run.folder import read_mapping
 from triform.run.help import conf_dir
 
 NEEDED = ("seq_len", "batch_size", "batch_tokens", "num_workers")
-LOADER = (*NEEDED, "packing", "weights")
+LOADER = (*NEEDED, "packing", "weights", "streaming", "shuffle_mb", "validation_mb")
 """Keys of `data` that are the data loader's, not the source's; all data sets have the first ones."""
 
 NOT_OF_A_RUN = ("experiment", "debug", "search", "compare")
@@ -357,6 +357,7 @@ def check_relations(config: Mapping[str, Any]) -> None:
     packing = config["data"].get("packing", False)
     if not isinstance(packing, bool):
         raise BadInput(f"data.packing={_show(packing)} is not known; set one of true, false")
+    check_streaming(config, data, kind)
     packs = getattr(task, "packs", ())
     if packing and family not in packs:
         why = f"reads one example a row in model={family}" if packs else "predicts one thing of a row"
@@ -386,6 +387,37 @@ def check_relations(config: Mapping[str, Any]) -> None:
                 f"data.seq_len={config['data']['seq_len']} is beyond {key}.max_seq_len={length}; "
                 f"set {key}.max_seq_len to {config['data']['seq_len']} or more, or data.seq_len to at most {length}"
             )
+
+
+def check_streaming(config: Mapping[str, Any], source: type, kind: str) -> None:
+    """Refuse to stream what has to be read before training, and limits that mean nothing for a stream."""
+    streaming = config["data"].get("streaming", False)
+    if not isinstance(streaming, bool):
+        raise BadInput(f"data.streaming={_show(streaming)} is not known; set one of true, false")
+    if not streaming:
+        return
+    if kind != "text" or not hasattr(source, "shards"):
+        raise BadInput(
+            f"data.streaming=true: {source.__name__} of kind {kind} is prepared before training; set "
+            "data.streaming=false, or stream running text with data=text or data=hub data.data_kind=text"
+        )
+    for key in ("shuffle_mb", "validation_mb"):
+        value = config["data"].get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise BadInput(f"data.{key}={_show(value)} is not a number above 0; set data.{key} to one, such as 8")
+    trainer = config["trainer"]
+    if all(trainer[limit] is None for limit in ("max_steps", "max_tokens", "max_hours")):
+        raise BadInput(
+            f"data.streaming=true: trainer.max_epochs={trainer['max_epochs']} alone ends no stream, whose length is "
+            "not known; set trainer.max_steps, trainer.max_tokens or trainer.max_hours"
+        )
+    if trainer["overfit"]:
+        raise BadInput("trainer.overfit=true learns one batch, and a stream has many; set data.streaming=false")
+    if getattr(locate(config["tokenizer"]["_target_"], config["trust"], "tokenizer"), "everything", False):
+        raise BadInput(
+            "data.streaming=true: this tokenizer has to read all text before training; choose one that need not, such "
+            "as tokenizer=byte or tokenizer=bpe"
+        )
 
 
 def check_images(config: Mapping[str, Any], data: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 from triform.data.order import held_out_batches
 from triform.data.other import other_split
 from triform.data.prepare import Origin, Split, tell_unknown
-from triform.data.sources.files import content_hash
+from triform.data.sources.files import has_content
 from triform.data.stream import Examples, HeldOut
 from triform.run.build import build
 from triform.run.check import LOADER, check_values
@@ -142,7 +142,7 @@ def check_files(folder: RunFolder, kept: Origin) -> None:
         BadInput: it names the file.
     """
     for name, content in kept.files.items():
-        if Path(name).is_file() and content_hash(Path(name)) != content:
+        if Path(name).is_file() and not has_content(Path(name), content):
             raise BadInput(
                 f"{name} has changed since {folder.path} began, whose figures are of what was there; "
                 f"put it back as it was, or train on it: triform rerun {folder.path}"

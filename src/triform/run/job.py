@@ -157,6 +157,9 @@ def settled(config: Mapping[str, Any]) -> dict[str, Any]:
     data = config.get("data", {})
     if data.get("batch_tokens") is not None:
         data["batch_size"] = None  # the default of which need not be taken back
+    trainer = config.get("trainer", {})
+    if data.get("streaming") is True and any(trainer.get(key) for key in ("max_steps", "max_tokens", "max_hours")):
+        trainer["max_epochs"] = None  # likewise: of a stream it is not known when they end
     if isinstance(data.get("sources"), Mapping):  # of a mixture
         data["sources"] = {name: dict(source) for name, source in data["sources"].items()}
     for source in (data, *data.get("sources", {}).values()):

@@ -12,13 +12,15 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
+from triform.data.corpus import MB
 from triform.data.module import DataModule
 from triform.data.prepare import Origin, Prepared, cached, prepare
 from triform.data.prepare import origin as origin_of
 from triform.data.sources.base import Source
+from triform.data.sources.streamed import Streamed
 from triform.data.tokenizers import Recipe, Separate, Tokenizer
 from triform.run.build import build, locate
-from triform.run.check import LOADER, devices
+from triform.run.check import LOADER, NEEDED, devices
 from triform.run.errors import BadInput, one_line
 from triform.run.folder import RunFolder
 from triform.tasks.objective import Objective
@@ -129,6 +131,8 @@ def _source(config: Mapping[str, Any]) -> tuple[Source, Recipe]:
     if isinstance(own.get("sources"), Mapping):  # of a mixture
         own["sources"] = {name: own_keys(source) for name, source in own["sources"].items()}
     source = build(own, trust, "data")
+    if config["data"].get("streaming"):
+        source = Streamed(source, config["data"]["validation_mb"])
     node = {key: value for key, value in config["tokenizer"].items() if key != "separate"}
     recipe = build(node, trust, "tokenizer")
     return source, Separate(recipe, recipe) if config["tokenizer"].get("separate") else recipe
@@ -166,8 +170,12 @@ def data_module(config: Mapping[str, Any], prepared: Prepared, objective: Object
     Raises:
         ValueError: rows or batches that do not fit the data.
     """
+    source = _source(config)[0] if config["data"].get("streaming") else None
     return DataModule(
         prepared=prepared,
+        corpus=source.corpus(int(config["data"]["shuffle_mb"] * MB), config["seed"])
+        if isinstance(source, Streamed)
+        else None,
         collate=objective.collate,
         seed=config["seed"],
         accumulate=config["trainer"]["accumulate"],
@@ -189,7 +197,7 @@ def weights_to_begin_with(config: Mapping[str, Any]) -> Callable[[nn.Module], No
 
 def loader(config: Mapping[str, Any], objective: Objective) -> dict[str, Any]:
     """What the keys of `data` that are the data loader's say, with rows of text as long as the task fills."""
-    settings = {key: config["data"].get(key) for key in LOADER}
+    settings = {key: config["data"].get(key) for key in (*NEEDED, "packing", "weights")}
     settings["packing"] = packing(objective, settings["seq_len"]) if settings["packing"] else None
     length = objective.text_length()
     return settings if length is None else settings | {"seq_len": length}

@@ -104,7 +104,7 @@ def effort(config: Mapping[str, Any], prepared: Prepared | None) -> Effort:
         steps = budget(order, **limits).max_steps
         if steps >= ENDLESS:
             return Effort(None, None, True, hours)
-        return Effort(steps, order.tokens_in(steps), True, hours)
+        return Effort(steps, order.tokens_in(steps), order.is_exact, hours)
     task = locate(config["task"]["_target_"], config["trust"], "task")
     sides = 2 if task.kinds == ("pairs",) else 1
     data = config["data"]

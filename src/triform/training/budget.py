@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from triform.data.order import Order
+from triform.data.streaming import StreamOrder
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ ENDLESS = 10**9
 
 
 def budget(
-    order: Order,
+    order: Order | StreamOrder,
     max_steps: int | None,
     max_epochs: float | None,
     max_tokens: int | None,

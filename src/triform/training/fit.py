@@ -174,7 +174,7 @@ def tell_start(settings: TrainerSettings, folder: Path, data: DataModule, limits
     cut = f" in {processes * settings.accumulate} parts" if processes * settings.accumulate > 1 else ""
     steps = "until the time is up" if limits.max_steps >= ENDLESS else f"{limits.max_steps:,} steps"
     print(
-        f"{len(data.order.lengths):,} training examples, {steps} of {data.order.steps_per_epoch:,} an epoch{cut};"
+        f"{data.order.described()}; {steps}{cut};"
         f" {processes} x {device_type(settings.accelerator)}, {torch.get_num_threads()} threads each; in {folder}",
         file=sys.stderr,
     )

@@ -87,7 +87,7 @@ class Record(Callback):
 
     Args:
         metrics: None on other ranks than the first, as `summary`.
-        steps_per_epoch: optimizer steps that read all training data once.
+        steps_per_epoch: optimizer steps that read all training data once; of a stream estimated, or NaN.
         flops_per_token: of forward and backward.
         ceiling: floating-point operations per second of this device at matrix products; None: unknown, no MFU.
     """
@@ -97,7 +97,7 @@ class Record(Callback):
         metrics: Metrics | None,
         summary: Summary | None,
         budget: Budget,
-        steps_per_epoch: int,
+        steps_per_epoch: float,
         flops_per_token: float,
         ceiling: float | None,
     ) -> None:

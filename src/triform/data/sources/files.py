@@ -222,6 +222,16 @@ def open_file(path: Path, key: str) -> Iterator[BinaryIO]:
         raise ValueError(f"{key}: {path} cannot be read ({reason}); check the file, or copy it again") from None
 
 
+def is_plain_utf8(path: Path, key: str, encoding: str) -> bool:
+    """Whether a file is UTF-8 that is not compressed, as far as its first bytes and the user say."""
+    with open_file(path, key) as file:
+        if isinstance(file, gzip.GzipFile):
+            return False
+        first = file.read(4)
+    found = next((name for mark, name in BYTE_ORDER_MARKS if first.startswith(mark)), encoding)
+    return codecs.lookup(found).name in ("utf-8", "utf-8-sig")
+
+
 def read_pieces(path: Path, key: str, encoding: str) -> Iterator[str]:
     """The text of a file in pieces, a byte-order mark left out, line ends as they are.
 
@@ -299,6 +309,8 @@ def read_lines(path: Path, key: str, encoding: str, keep_ends: bool = False) -> 
 
 
 HASHES = "hashes.json"
+SAMPLES, SAMPLED = 5, 1 << 12  # places of a file, and bytes at each, that `sampled_hash` reads
+SAMPLED_MARK = "samples "
 RACY = 2.0  # seconds: a file changed so shortly before may change again within the clock's resolution
 
 
@@ -349,6 +361,25 @@ def content_hash(path: Path) -> str:
     if time.time() - state.st_mtime > RACY:
         _known.used[name] = _known.hashes[name]
     return str(_known.hashes[name][3])
+
+
+def sampled_hash(path: Path) -> str:
+    """Of a file's size and of a few places in it: of files too large to be read for a hash."""
+    size = path.stat().st_size
+    state = hashlib.blake2b(str(size).encode(), digest_size=16)
+    try:
+        with path.open("rb") as file:
+            for i in range(SAMPLES):
+                file.seek(max(size - SAMPLED, 0) * i // (SAMPLES - 1))
+                state.update(file.read(SAMPLED))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); check the file") from None
+    return f"{SAMPLED_MARK}{state.hexdigest()}"
+
+
+def has_content(path: Path, known: str) -> bool:
+    """Whether a file has the hash that it had, of either kind."""
+    return (sampled_hash if known.startswith(SAMPLED_MARK) else content_hash)(path) == known
 
 
 def _read_hashes(file: Path) -> dict[str, list[Any]]:

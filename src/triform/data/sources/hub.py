@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from triform.data.corpus import Seekable, Shard
 from triform.data.sources.base import COLUMNS, Kind, Place, Row, digest
 from triform.data.sources.examples import READERS, Reader, rows
 from triform.data.sources.files import check_fraction, content_hash, own_code
@@ -115,12 +116,39 @@ class Hub:
             if split is not None
         }
 
-    def _read(self, key: str, split: str) -> Iterator[TableRow]:
+    def shards(self) -> list[Shard | Seekable]:
+        """The training split, in the files that it is stored in."""
+        n_shards = self._open("data.train_split", self.train_split).num_shards
+        return [Shard(partial(self._rows, self.train_split, (n_shards, i))) for i in range(n_shards)]
+
+    def streamed_as(self) -> str:
+        """What of the settings decides what the training split says."""
+        return repr(dataclasses.replace(self, path="folder") if self.folder is not None else self)
+
+    def _rows(self, split: str, shard: tuple[int, int]) -> Iterator[Row]:
+        return rows(self.reader, self._read("data.train_split", split, shard))
+
+    def _open(self, key: str, split: str) -> Any:
         import datasets
 
         path = self.path if self.folder is None else str(self.folder)
         try:
-            read = datasets.load_dataset(path, self.config, split=split, revision=self.revision, streaming=True)
+            return datasets.load_dataset(path, self.config, split=split, revision=self.revision, streaming=True)
+        except MemoryError:
+            raise
+        except Exception as error:  # the library raises whatever its readers do
+            raise self._broken(key, split, error) from error
+
+    def _broken(self, key: str, split: str, error: Exception) -> ValueError:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return ValueError(f"Hub: {key}={split} of data.path={self.path} cannot be read ({reason[:300]})")
+
+    def _read(self, key: str, split: str, shard: tuple[int, int] | None = None) -> Iterator[TableRow]:
+        """Of the split, or of one of so many shards of it: how many, and which from 0."""
+        read = self._open(key, split)
+        try:
+            if shard is not None:
+                read = read.shard(*shard)
             names = {name: (self.columns or {}).get(name, name) for name in self.reader.columns}
             features = getattr(read, "features", None)
             for i, row in enumerate(read, 1):
@@ -129,9 +157,8 @@ class Hub:
                 yield at, [_named(cell, (features or {}).get(column)) for column, cell in cells.items()]
         except (_WrongRow, MemoryError):
             raise
-        except Exception as error:  # the library raises whatever its readers do
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise ValueError(f"Hub: {key}={split} of data.path={self.path} cannot be read ({reason[:300]})") from error
+        except Exception as error:
+            raise self._broken(key, split, error) from error
 
 
 class _WrongRow(ValueError):

@@ -54,7 +54,8 @@ def _rows(path: Path, key: str, columns: dict[str, Column], encoding: str) -> It
     if form(path) in BINARY_TABLES:
         return _arrow_rows(path, key, columns)
     if form(path) == ".jsonl":
-        return _json_rows(path, read_lines(path, key, encoding), columns)
+        lines = enumerate(read_lines(path, key, encoding), 1)
+        return json_rows(((Place(str(path), "line", i), line) for i, line in lines), columns)
     return _delimited_rows(path, key, columns, encoding)
 
 
@@ -216,12 +217,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _json_rows(path: Path, lines: Iterable[str], columns: dict[str, Column]) -> Iterator[TableRow]:
+def json_rows(lines: Iterable[tuple[Place, str]], columns: dict[str, Column]) -> Iterator[TableRow]:
+    """The columns of lines that hold an object each, blank ones left out."""
     wanted = {name: name if value is None else str(value) for name, value in columns.items()}
-    for i, line in enumerate(lines, 1):
+    for place, line in lines:
         if not line.strip():
             continue
-        place = Place(str(path), "line", i)
         try:
             row = json.loads(line, object_pairs_hook=_object)
         except _Twice as error:

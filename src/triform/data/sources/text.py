@@ -1,14 +1,16 @@
 """Running text from the user's own files."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from triform.data.corpus import LineBlocks, PlainBlocks, Seekable, Shard
 from triform.data.sources.base import Kind, Place, Row
 from triform.data.sources.examples import Text, rows
-from triform.data.sources.files import Files, OwnFiles, check_fraction, form, read_pieces
-from triform.data.sources.tables import TABLES, Column, check_columns, read_table
+from triform.data.sources.files import Files, OwnFiles, check_fraction, form, is_plain_utf8, read_pieces
+from triform.data.sources.tables import TABLES, Column, check_columns, json_rows, read_table
 
 ENDINGS = (".txt", ".text", ".md", ".rst", ".html", ".xml", ".tex", ".py", *TABLES)
 
@@ -58,6 +60,22 @@ class TextFiles:
     def load(self) -> Mapping[str, Iterable[Row]]:
         return {name: self._read(paths, f"data.{name}_files") for name, paths in self._files().splits().items()}
 
+    def shards(self) -> list[Shard | Seekable]:
+        """The training files, each on its own."""
+        key = "data.train_files"
+        return [self._shard(path, key, partial(self._read, [path], key)) for path in self._files().splits()["train"]]
+
+    def streamed_as(self) -> str:
+        """What of the settings decides what the training files say."""
+        return f"TextFiles {self.encoding} {self.text_column}"
+
+    def _shard(self, path: Path, key: str, read: Callable[[], Iterator[Row]]) -> Shard | Seekable:
+        if not is_plain_utf8(path, key, self.encoding):
+            return Shard(read)
+        if form(path) == ".jsonl":
+            return LineBlocks(path, key, read, partial(_document_of_line, self._columns()))
+        return Shard(read) if form(path) in TABLES else PlainBlocks(path, key, read)
+
     def _read(self, paths: list[Path], key: str) -> Iterator[Row]:
         for path in paths:
             if form(path) in TABLES:
@@ -71,6 +89,13 @@ class TextFiles:
     def _columns(self) -> dict[str, Column]:
         # By its name where it is not given: one of several columns is not guessed at.
         return {"text": "text" if self.text_column is None else self.text_column}
+
+
+def _document_of_line(columns: dict[str, Column], place: Place, line: str) -> str | None:
+    for at, cells in json_rows([(place, line)], columns):
+        row = Text().row(cells, at)
+        return None if row is None else row["text"]
+    return None
 
 
 def _document(path: Path, key: str, encoding: str) -> Iterator[str]:
