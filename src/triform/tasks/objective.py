@@ -151,16 +151,20 @@ class Objective(ABC):
         """Most tokens of a text that a batch holds beside the task's marks; None: running text is never cut."""
         return None
 
-    def cut(self, name: str, lengths: np.ndarray) -> str | None:
-        """What is to say where examples of so many tokens, (examples, columns), are longer than `room`."""
+    def losses(self, name: str, split: Split) -> list[str]:
+        """What is to be said of a split's examples that are not read as they are: longer than `room`, or made of
+        nothing that the tokenizer knows, as control characters are to some."""
         room = self.room()
-        n_cut = 0 if room is None else int((lengths > room).any(axis=1).sum())
-        if not n_cut:
-            return None
-        return (
+        if room is None:
+            return []
+        lengths = split.lengths
+        n_cut, n_empty = (int(found.any(axis=1).sum()) for found in (lengths > room, lengths == 0))
+        cut = (
             f"{n_cut:,} of {len(lengths):,} {name} examples are longer than {room} tokens and are cut, by data.seq_len "
             f"(the longest has {int(lengths.max()):,})"
         )
+        empty = f"{n_empty:,} of {len(lengths):,} {name} examples have a text without a token, which is read as empty"
+        return [said for said, n in ((cut, n_cut), (empty, n_empty)) if n]
 
     def derive(self, loss: float, n_targets: float, n_bytes: int | None) -> dict[str, float]:
         """See `Criterion`."""

@@ -125,7 +125,7 @@ def fit(
     )
     if rank() == 0:
         sweep(folder / "checkpoints")
-        tell_cut(prepared, objective)
+        tell_losses(prepared, objective)
         tell_start(settings, folder, data, limits)
     record = _record(settings, folder, data, prepared, model_factory, objective, limits)
     saving = AtomicCheckpointIO(settings.async_save)
@@ -180,10 +180,10 @@ def tell_start(settings: TrainerSettings, folder: Path, data: DataModule, limits
     )
 
 
-def tell_cut(prepared: Prepared, objective: Objective) -> None:
-    """Say how many examples of each split are longer than what is read of them."""
+def tell_losses(prepared: Prepared, objective: Objective) -> None:
+    """Say how many examples of each split are not read as they are."""
     for name, split in prepared.splits.items():
-        if said := objective.cut("training" if name == "train" else name, split.lengths):
+        for said in objective.losses("training" if name == "train" else name, split):
             print(said)
 
 
