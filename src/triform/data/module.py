@@ -130,6 +130,13 @@ class DataModule(pl.LightningDataModule):
         dataset = HeldOut(examples, batches[rank::world], self.collate)
         return self._loader(dataset, From(0, len(dataset)))
 
+    def read_in(self, step: int) -> tuple[int, list[int]]:
+        """The epoch, and the numbers of the training examples that this rank reads in an optimizer step, from 0."""
+        world, rank = self._place()
+        epoch, rows = self.order.rows(0 if self.overfit else step)
+        parts = [cut(list(rows), world, self.accumulate, rank, micro) for micro in range(self.accumulate)]
+        return epoch, [int(number) for part in parts for row in part for number in np.atleast_1d(row)]
+
     def _loader(self, dataset: Dataset, sampler: Sampler[int]) -> DataLoader:
         return data_loader(dataset, sampler, self.num_workers)
 

@@ -40,8 +40,10 @@ _POSITIVE = (
     "trainer.tensor_parallel",
     "trainer.accumulate",
     "trainer.gradient_clip",
+    "trainer.max_skipped",
+    "trainer.timeout",
 )
-_FRACTIONAL = ("trainer.max_epochs", "trainer.max_hours", "trainer.gradient_clip")
+_FRACTIONAL = ("trainer.max_epochs", "trainer.max_hours", "trainer.gradient_clip", "trainer.timeout")
 WHOLE = tuple(key for key in _POSITIVE if key not in _FRACTIONAL)
 """The runner's own keys that are counts."""
 _OPTIONAL = (
@@ -55,6 +57,7 @@ _OPTIONAL = (
     "trainer.val_interval",
     "trainer.save_interval",
     "trainer.gradient_clip",
+    "trainer.timeout",
 )
 _CHOICES = {
     "trainer.accelerator": ("auto", "cpu", "gpu", "cuda"),
@@ -66,6 +69,7 @@ _CHOICES = {
     "trainer.deterministic": (True, False),
     "trainer.overfit": (True, False),
     "trainer.test": (True, False),
+    "trainer.non_finite": ("stop", "skip"),
     "traceback": (True, False),
 }
 

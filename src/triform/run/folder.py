@@ -60,6 +60,11 @@ class RunFolder:
         return self.path / ".failure"
 
     @property
+    def dossier(self) -> Path:
+        """Folder of what there is to know about a failure, see `triform.training.dossier`."""
+        return self.path / "failure"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of `last.ckpt` and `best.ckpt`."""
         return self.path / "checkpoints"
@@ -121,6 +126,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from error
+    except RecursionError:
+        raise BadInput(f"{path} cannot be read: it is nested too deeply; put it back as it was written") from None
     if not isinstance(content, dict):
         raise BadInput(f"{path} holds no config")
     return content

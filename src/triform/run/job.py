@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 STOPPED = "stopped"
 """What the first rank tells the others in place of a folder when it has been asked to stop."""
 
-PARTNER_SECONDS = 3.0
+PARTNER_SECONDS = 10.0
 """Time in which a rank that has lost another one hears that this one was asked to stop."""
 
 
@@ -292,6 +293,7 @@ def training(folder: RunFolder, wait: float = 0.0) -> Iterator[None]:
         raise BadInput(f"{folder.path}: another process is training this run; wait for it or end it") from error
     try:
         folder.failure.unlink(missing_ok=True)
+        shutil.rmtree(folder.dossier, ignore_errors=True)
         yield
     finally:
         lock.release()
@@ -356,7 +358,8 @@ def rank_main(
             error = no_room(error, folder.path) or error
             with suppress(OSError):  # a full disk has no room for this either
                 fail(folder, rank(), f"{type(error).__name__}: {one_line(error)}", where=where)
-            report(error, config["traceback"])
+            if rank() == 0 or not getattr(error, "agreed", False):
+                report(error, config["traceback"])
     finally:
         for tracker in trackers:
             close = getattr(tracker, "close", None)

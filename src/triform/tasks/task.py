@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from triform.layers.feed_forward.mixture import balance_loss, loads, rebalance
+from triform.layers.feed_forward.mixture import balance_loss, forget_loads, loads, rebalance
 from triform.layers.init import initial_values
 from triform.layers.parallel import Layout, local, put
 from triform.models.weights import check_weights
@@ -79,6 +79,10 @@ class Task(L.LightningModule):
         self.stop_requested = False
         """Set by a signal; agreed upon among the ranks at the next optimizer step as `stop_agreed`."""
         self.stop_agreed = False
+        self.broken = False
+        """Set where this rank's loss or gradient of a step is not finite; agreed upon as `broken_agreed`."""
+        self.broken_agreed = False
+        """Whether the last optimizer step left weights and optimizer as they were, as its numbers were not finite."""
         self.stepped = False
         """Whether the last micro-batch ended an optimizer step."""
         self.final_split = "test"
@@ -88,6 +92,7 @@ class Task(L.LightningModule):
         self._figures = Figures(objective)
         self._counts = _Counts()
         self._window = _Window()
+        self._loss_before: Tensor | float = 0.0
         self.group: Any = None
         """All ranks over gloo, for what lives on the host; None where there is one rank."""
         self._norm: Tensor | None = None
@@ -170,28 +175,45 @@ class Task(L.LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         self.tick()
         self._counts.stop, self._counts.milliseconds = int(self.stop_requested), int(self.seconds * 1000)
+        self._counts.broken = int(self.broken)
         counts, self._counts = self._counts.over_ranks(self.group, self.layout.copies), _Counts()
+        self.stop_agreed, self.broken_agreed = counts.stop > 0, counts.broken > 0
+        self.seconds_agreed = counts.milliseconds / self.trainer.world_size / 1000
+        self.tokens += counts.tokens
+        self._window.tokens += counts.tokens
+        self._lr = max(group["lr"] for group in optimizer.param_groups)
+        self.stepped = True
+        if self.broken_agreed:
+            self._leave_out()
+            return
         # by Lightning and by DDP or FSDP
         divided_by = self.trainer.accumulate_grad_batches * self.trainer.world_size // self.layout.copies
+        if self.shard is not None:
+            self.layout.sum_gradients(self.model.named_parameters())
         gradients = [local(p.grad) for p in self.parameters() if p.grad is not None]
         torch._foreach_mul_(gradients, divided_by / max(counts.targets, 1))
         rebalance(self.model, self._sum_over_ranks)
         self._window.targets += counts.targets
-        self._window.tokens += counts.tokens
-        self.tokens += counts.tokens
-        self._lr = max(group["lr"] for group in optimizer.param_groups)
-        self.stop_agreed = counts.stop > 0
-        self.seconds_agreed = counts.milliseconds / self.trainer.world_size / 1000
-        self.stepped = True
+
+    def _leave_out(self) -> None:
+        """Keep the step's numbers out of the weights, of the optimizer's state and of the record."""
+        for parameter in self.parameters():
+            parameter.grad = None  # an optimizer passes over those without
+        forget_loads(self.model)
+        self._window.loss, self._norm = self._loss_before, None
+
+    def loss_so_far(self) -> Tensor | float:
+        """This rank's loss, summed over the targets since the last record; on its device."""
+        return self._window.loss
 
     def configure_gradient_clipping(
         self,
         optimizer: Optimizer,
         gradient_clip_val: float | None = None,
-        if self.shard is not None:
-            self.layout.sum_gradients(self.model.named_parameters())
         gradient_clip_algorithm: str | None = None,
     ) -> None:
+        if self.broken_agreed:
+            return
         limit = math.inf if self.gradient_clip is None else self.gradient_clip
         if self.shard is None:
             self._norm = nn.utils.clip_grad_norm_(self.parameters(), limit, foreach=True)
@@ -251,6 +273,11 @@ class Task(L.LightningModule):
         if self.trainer.training:
             self._window.seconds += passed
 
+    @property
+    def reader(self) -> int:
+        """This rank's number among those that read different rows; some read the same and draw the same noise."""
+        return self.global_rank // self.layout.copies
+
     def _sum_over_ranks(self, value: Tensor) -> Tensor:
         """Of a tensor on this rank's device, without waiting for it; of ranks that read the same rows one counts."""
         if self.trainer.world_size > 1:
@@ -273,12 +300,9 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.tick()
-    @property
-    def reader(self) -> int:
-        """This rank's number among those that read different rows; some read the same and draw the same noise."""
-        return self.global_rank // self.layout.copies
-
         self._figures.reset(self.device)
+        if self.objective.writes(False):
+            self.keep_whole()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._figures.add(self.model, batch)
@@ -290,6 +314,8 @@ class Task(L.LightningModule):
 
     def on_test_epoch_start(self) -> None:
         self._figures.reset(self.device)
+        if self.objective.writes(True):
+            self.keep_whole()
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         self._figures.add(self.model, batch, final=True)
@@ -305,11 +331,23 @@ class Task(L.LightningModule):
 
     # State
 
+    def keep_whole(self) -> None:
+        """Have FSDP put all of the model together and keep it so, until `keep_parts`.
+
+        While the model writes: ranks write unequal numbers of tokens, so that none may wait for another.
+        """
+        for module in self._cut_modules():
+            module.set_reshard_after_forward(False, recurse=False)
+            module.unshard()
+
     def keep_parts(self) -> None:
-        """Give up what FSDP has put together for a forward pass that no backward pass has followed."""
-        for module in self.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        """Give up what FSDP has put together for forward passes that no backward pass has followed."""
+        for module in self._cut_modules():
+            module.set_reshard_after_forward(module is not self.model, recurse=False)
+            module.reshard()
+
+    def _cut_modules(self) -> list[FSDPModule]:
+        return [module for module in self.modules() if isinstance(module, FSDPModule)]
 
     def weights(self) -> dict[str, Tensor]:
         """All weights, whole, by their names in a checkpoint, on the CPU. Every rank must ask; the first one is told.
@@ -389,6 +427,7 @@ class _Counts:
     targets: int = 0
     tokens: int = 0
     stop: int = 0
+    broken: int = 0
     milliseconds: int = 0
 
     def over_ranks(self, group: Any, copies: int) -> "_Counts":
@@ -401,8 +440,8 @@ class _Counts:
             return self
         total = torch.tensor(astuple(self))
         dist.all_reduce(total, group=group)
-        targets, tokens, stop, milliseconds = total.tolist()
-        return _Counts(targets // copies, tokens // copies, stop, milliseconds)
+        targets, tokens, *rest = total.tolist()
+        return _Counts(targets // copies, tokens // copies, *rest)
 
 
 @dataclass

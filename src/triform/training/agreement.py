@@ -1,8 +1,11 @@
 """Ranks that do not train the same thing are found before the first step."""
 
 import hashlib
+import importlib.metadata
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -11,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from torch.distributed.tensor import DTensor
 
 from triform.tasks.task import Task
+from triform.training.watchdog import spans
 
 
 class Agreement(Callback):
@@ -20,7 +24,7 @@ class Agreement(Callback):
         facts: name -> text, such as the prepared data's folder.
 
     Raises:
-        RuntimeError: at the start of training, names what differs and on which ranks.
+        Disagreement: at the start of training, names what differs and on which ranks.
     """
 
     def __init__(self, facts: Mapping[str, str]) -> None:
@@ -33,18 +37,55 @@ class Agreement(Callback):
         mine = self.facts | {
             "Python": platform.python_version(),
             "torch": torch.__version__,
+            "code": code(),
             "optimizer step": str(trainer.global_step),
             "weights": digest(pl_module, {f"model.{name}" for name in pl_module.layout.splits}),
         }
         of_all: list[dict[str, str]] = [{} for _ in range(trainer.world_size)]
         dist.all_gather_object(of_all, mine, group=pl_module.group)
-        for name, value in of_all[0].items():
-            others = {rank: facts.get(name) for rank, facts in enumerate(of_all) if facts.get(name) != value}
-            if others:
-                raise RuntimeError(
-                    f"the ranks differ in {name}: {value} on rank 0, {others} on others; start all of them from the"
-                    " same files, config and environment"
-                )
+        found = different(of_all)
+        if found:
+            raise Disagreement(f"the ranks differ in {found}; start all of them from the same files and environment")
+
+
+class Disagreement(RuntimeError):
+    """Raised by all ranks, with the same words: one of them says it."""
+
+    agreed = True
+
+
+def different(of_all: Sequence[Mapping[str, str]]) -> str:
+    """Which facts are not the same on all ranks, and which ranks have what; empty where all are.
+
+    Args:
+        of_all: facts by rank.
+    """
+    parts = []
+    for name in of_all[0]:
+        ranks: dict[str, list[int]] = {}
+        for rank, facts in enumerate(of_all):
+            ranks.setdefault(facts.get(name, "none"), []).append(rank)
+        if len(ranks) > 1:
+            most = sorted(ranks.items(), key=lambda one: -len(one[1]))
+            values = ", ".join(f"{value[:80]} on rank {spans(numbers)}" for value, numbers in most[:4])
+            parts.append(f"{name} ({values}{', ...' if len(most) > 4 else ''})")
+    return ", ".join(parts)
+
+
+@cache
+def code() -> str:
+    """Triform's version and a hash of its source files; a rank may have been started from another copy."""
+    state = hashlib.blake2b(digest_size=8)
+    root = Path(__file__).resolve().parents[1]
+    for file in sorted(root.rglob("*.py")):
+        state.update(f"{file.relative_to(root).as_posix()}\n".encode())
+        state.update(file.read_bytes())
+    return f"{importlib.metadata.version('triform')}-{state.hexdigest()}"
+
+
+def content(file: Path) -> str:
+    """A hash of a file that each rank reads by itself."""
+    return hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
 
 
 def digest(module: torch.nn.Module, cut: Collection[str] = ()) -> str:

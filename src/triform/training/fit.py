@@ -5,9 +5,10 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -23,11 +24,13 @@ from triform.layers.feed_forward.mixture import has_experts
 from triform.models.cost import count_parameters, flops_per_token
 from triform.tasks.objective import Model, Objective
 from triform.tasks.task import Task
-from triform.training.agreement import Agreement
+from triform.training.agreement import Agreement, content
 from triform.training.averages import averaged
 from triform.training.budget import ENDLESS, Budget, budget
 from triform.training.checkpoints import Checkpoints
 from triform.training.codes import FINISHED, PREEMPTED
+from triform.training.dossier import replay_until
+from triform.training.guards import Guard
 from triform.training.hardware import device_type, matmul_ceiling, pick_precision, rank
 from triform.training.progress import Progress
 from triform.training.record import TRAIN, Metrics, Record, Summary
@@ -35,6 +38,7 @@ from triform.training.saving import AtomicCheckpointIO, newest, read_checkpoint,
 from triform.training.schedules import Schedule
 from triform.training.signals import Preempted, Preemption, Pruned
 from triform.training.strategies import SHARDED, check_sizes, shared, strategy_of
+from triform.training.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +59,17 @@ class TrainerSettings:
     devices: int
     num_nodes: int
     strategy: str
+    tensor_parallel: int
     precision: str
     accumulate: int
     gradient_clip: float | None
-    tensor_parallel: int
     compile: bool
     deterministic: bool
     overfit: bool
     test: bool
+    non_finite: str
+    max_skipped: int
+    timeout: float | None
     profiler: str | None
 
     def __post_init__(self) -> None:
@@ -74,13 +81,13 @@ class TrainerSettings:
             raise ValueError(
                 f"trainer: gradient_clip={self.gradient_clip} is not positive; set trainer.gradient_clip to 1.0 or null"
             )
+        check_sizes(self.strategy, self.devices * self.num_nodes, self.tensor_parallel)
 
 
 def fit(
     settings: TrainerSettings,
     folder: Path,
     data: DataModule,
-        check_sizes(self.strategy, self.devices * self.num_nodes, self.tensor_parallel)
     prepared: Prepared,
     model_factory: Callable[[], Model],
     objective: Objective,
@@ -103,7 +110,8 @@ def fit(
 
     Raises:
         ValueError: the settings are wrong, or no checkpoint can be read.
-        FloatingPointError: the training loss is not finite.
+        FloatingPointError: loss, gradient or weights are not finite.
+        MemoryError: memory was not enough; says for which batch.
     """
     random.seed(seed)
     torch.manual_seed(seed)
@@ -133,17 +141,23 @@ def fit(
         folder / "checkpoints", saving, *objective.monitor, settings.save_interval, settings.val_interval, limits
     )
     preemption = Preemption()
-    agreement = Agreement({"data": prepared.folder.name, "seed": str(seed), "settings": str(settings)})
+    guard = Guard(folder, settings.non_finite, settings.max_skipped, replay_until(folder))
+    watchdog = None if settings.timeout is None else Watchdog(folder, settings.timeout)
+    facts = {"config": content(folder / "config.yaml"), "data": prepared.folder.name, "seed": str(seed)}
+    agreement = Agreement(facts | {"settings": str(settings)})
     trainer = _trainer(
         settings,
         folder,
         limits,
         loggers,
         saving,
-        [preemption, agreement, record, Progress(limits), checkpoints, *averaged(callbacks)],
+        [
+            *(preemption, *([] if watchdog is None else [watchdog]), guard, agreement, record, Progress(limits)),
+            *(checkpoints, *averaged(callbacks)),
+        ],
     )
     split = task.final_split = "test" if settings.test and "test" in prepared.splits else "validation"
-    with preemption, saving:
+    with preemption, saving, watchdog or nullcontext():
         try:
             start = newest(checkpoints.folder) if resume else None
             if start is not None:
@@ -164,6 +178,11 @@ def fit(
         except Pruned:
             record.pruned(trainer.global_step, checkpoints.best_step, checkpoints.best)
             return FINISHED
+        except Exception as error:
+            explained = guard.explained(error, trainer.global_step)
+            if explained is error:
+                raise
+            raise explained from error
     record.finished(trainer, split, task.measured, checkpoints.best_step, checkpoints.best)
     return FINISHED
 

@@ -182,6 +182,12 @@ def rebalance(model: nn.Module, over_ranks: Sum) -> None:
             mixture.choice_bias.add_((tokens.mean() - tokens).sign(), alpha=mixture.balance_rate)
 
 
+def forget_loads(model: nn.Module) -> None:
+    """Leave the tokens since the last `rebalance` out of the next one."""
+    for mixture in _mixtures(model):
+        mixture.since_rebalance = None
+
+
 @torch.no_grad()
 def loads(model: nn.Module, over_ranks: Sum | None = None) -> dict[str, list[float]]:
     """Of each mixture, by its qualified name, the tokens of each expert over the mean, in the last training step.
