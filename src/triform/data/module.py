@@ -131,7 +131,13 @@ class DataModule(pl.LightningDataModule):
         return self._loader(dataset, From(0, len(dataset)))
 
     def read_in(self, step: int) -> tuple[int, list[int]]:
-        """The epoch, and the numbers of the training examples that this rank reads in an optimizer step, from 0."""
+        """The epoch, and the numbers of the training examples that this rank reads in an optimizer step, from 0.
+
+        Raises:
+            NotImplementedError: they have no numbers, as where text is streamed.
+        """
+        if not isinstance(self.order, Order):
+            raise NotImplementedError
         world, rank = self._place()
         epoch, rows = self.order.rows(0 if self.overfit else step)
         parts = [cut(list(rows), world, self.accumulate, rank, micro) for micro in range(self.accumulate)]

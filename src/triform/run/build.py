@@ -40,6 +40,9 @@ LIBRARIES = {
 
 _WORDS = ("_target_", "_partial_", "_args_")
 
+MOST_NODES = 100_000
+"""Values that a config may have. A file of a few lines can stand for more than any memory holds, by YAML's aliases."""
+
 
 @cache
 def factories() -> frozenset[str]:
@@ -70,6 +73,7 @@ def check_targets(config: Any, trust: Sequence[str] = (), key: str = "") -> None
     Raises:
         BadInput: a `_target_` that is no dotted name, is private, or is outside `OURS`, `LIBRARIES` and `trust`.
     """
+    check_size(config, key)
     for place, node in targets(config, key):
         target = node["_target_"]
         if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")):
@@ -81,6 +85,24 @@ def check_targets(config: Any, trust: Sequence[str] = (), key: str = "") -> None
                 f"{place}._target_={target} is outside what a config may name; "
                 f"if you trust the package, add trust=[{package}]"
             )
+
+
+def check_size(config: Any, key: str = "") -> None:
+    """Refuse a config that has more values than anybody writes.
+
+    Raises:
+        BadInput: it has, or holds itself.
+    """
+    left, seen = [config], 0
+    while left:
+        node = left.pop()
+        seen += 1
+        if seen > MOST_NODES:
+            raise BadInput(f"{key or 'the config'} has more than {MOST_NODES} values; leave out what is repeated in it")
+        if isinstance(node, Mapping):
+            left.extend(node.values())
+        elif isinstance(node, list | tuple):
+            left.extend(node)
 
 
 def locate(target: str, trust: Sequence[str] = (), key: str = "") -> Any:

@@ -28,6 +28,9 @@ def changed(folder: RunFolder, overrides: Sequence[str]) -> tuple[dict[str, Any]
     typed = read_overrides(folder)
     if not overrides:
         return config, typed
+    for word in _without(typed, overrides):
+        if "${oc." in word:  # the file may be somebody else's, and what it reads would be written
+            raise BadInput(f"{folder.overrides} has {word}, which reads your machine; if you want that, type it again")
     folders: list[Path] = config_folders(typed)
     words = parsed(typed).overrides
     name = parsed(typed).config_name or CONFIG_NAME
