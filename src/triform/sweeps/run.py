@@ -258,11 +258,13 @@ def compare(folder: SweepFolder, manifest: Manifest) -> None:
     if not any(job.status in OVER for job in manifest.jobs):
         return
     from triform.analysis.compare import report
+    from triform.analysis.compare.tracker import publish
 
     try:
         judge = (None, None) if manifest.tuning else (manifest.monitor["name"], manifest.monitor["mode"])
         made = report([folder.path], folder.path, *judge)
         print(f"report: {made.page}", flush=True)
+        publish(made.comparison, made.folder, [file for file in made.files if file.suffix == ".png"])
     except Exception as error:
         reason = f"{type(error).__name__}: {one_line(error)}"
         print(f"warning: the runs are kept, their comparison failed ({reason})", file=sys.stderr, flush=True)

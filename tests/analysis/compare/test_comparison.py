@@ -176,7 +176,9 @@ def test_tuned_variants_are_judged_on_data_that_chose_nothing(tuned: Path) -> No
     notes = " ".join(found.notes)
     assert "model=encoder_decoder: its best optimizer.lr, 0.009, is the largest that was tried" in notes
     assert "model=decoder: its best" not in notes
-    assert [item.label for item in found.unfinished] == ["model=decoder optimizer.lr=0.001 seed=1000 trainer.test=false"]
+    assert [item.label for item in found.unfinished] == [
+        "model=decoder optimizer.lr=0.001 seed=1000 trainer.test=false"
+    ]
 
 
 def test_the_trials_are_shown_in_every_form(tuned: Path) -> None:

@@ -144,3 +144,16 @@ def test_places_without_runs_are_refused_in_one_line(tmp_path: Path) -> None:
         gather([tmp_path / "empty"])
     with pytest.raises(BadInput, match=r"no folder was named"):
         gather([])
+
+
+def test_sizes_that_were_solved_are_no_part_of_a_label() -> None:
+    """They are in the configuration, and make a variant, but nobody chose them."""
+    jobs = []
+    for number, (model, d_ff) in enumerate((("encoder", 57), ("decoder", 43), ("decoder", 43))):
+        result = {"wanted": 1000.0, "reached": 999.0, "difference": -0.001, "set": {"model.d_ff": d_ff}}
+        config = {"seed": number, "model": {"_target_": f"triform.{model}", "d_ff": d_ff}, "match": {"result": result}}
+        jobs.append(job(number, config, f"model={model}", "model.d_ff=36", "match=params", f"seed={number}"))
+    group = variants(jobs)
+    assert [variant.label for variant in group] == ["model=encoder", "model=decoder"]
+    assert len(group[1].jobs) == 2
+    assert differing(group) == ["model._target_", "model.d_ff"]

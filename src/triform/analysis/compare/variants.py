@@ -29,7 +29,7 @@ class Variant:
 
     Attributes:
         config: by dotted key, without what makes no variant.
-        typed: what was typed for the first of them, by key, without what makes no variant.
+        typed: what was typed for the first of them, by key, without what makes no variant and what was found for it.
     """
 
     config: dict[str, Any]
@@ -56,13 +56,20 @@ def variants(jobs: Sequence[Job]) -> list[Variant]:
         kept = {key: value for key, value in config.items() if not aside(key) and key not in follow}
         name = json.dumps({key: value for key, value in kept.items() if value is not None}, sort_keys=True, default=str)
         if name not in groups:
-            words = {key: value for key, value in typed(job.overrides).items() if key != job.tuned}
+            not_chosen = {job.tuned, *solved(job)}
+            words = {key: value for key, value in typed(job.overrides).items() if key not in not_chosen}
             groups[name] = Variant(kept, words, [])
         groups[name].jobs.append(job)
     found = list(groups.values())
     for variant, label in zip(found, labels(found), strict=True):
         variant.label = label
     return found
+
+
+def solved(job: Job) -> tuple[str, ...]:
+    """Keys whose values `match` has found for a run: what was typed for them was where it began."""
+    result = (job.run.config.get("match") or {}).get("result") if job.run is not None else None
+    return tuple(result["set"]) if isinstance(result, dict) and isinstance(result.get("set"), dict) else ()
 
 
 def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
