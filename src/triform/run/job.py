@@ -20,6 +20,7 @@ from triform.run.folder import Finish, RunFolder, create, write_whole
 from triform.run.log import recorded
 from triform.run.match import matched, said
 from triform.run.ranks import Launcher, launch, leave_slurm
+from triform.run.secrets import check_typed
 from triform.training.codes import BAD_INPUT, FAILED, FINISHED, PREEMPTED
 from triform.training.stop import Preempted, stop
 
@@ -118,6 +119,7 @@ def created(
     config: Mapping[str, Any], overrides: Sequence[str], prepared: "Prepared", path: Path | None = None
 ) -> RunFolder:
     """The run's folder, with all that is known before training."""
+    check_typed(list(overrides))
     with stop.held():  # no half folder
         return _made(config, overrides, prepared, path)
 
@@ -197,6 +199,7 @@ def checked(config: Mapping[str, Any], kept: "tuple[RunFolder, Origin] | None" =
 
     from triform.run.parts import check_same, data, model_factory, origin, parts
     from triform.training.averages import check_averages
+    from triform.training.strategies import check_sharding
 
     if kept is not None:
         check_same(*kept, origin(config))
@@ -216,6 +219,7 @@ def checked(config: Mapping[str, Any], kept: "tuple[RunFolder, Origin] | None" =
     except (TypeError, ValueError) as error:
         raise BadInput(f"optimizer, scheduler: {one_line(error)}; see python train.py --help optimizer") from error
     check_averages(made.callbacks, optimizer)
+    check_sharding(made.settings.strategy, made.settings.tensor_parallel, model, optimizer)
     return prepared
 
 

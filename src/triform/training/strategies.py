@@ -7,13 +7,14 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.optim import Optimizer
+from torch.optim import Adafactor, Optimizer
 
 from triform.layers.block import Block
 from triform.layers.feed_forward.mixture import MixtureOfExperts
 from triform.layers.parallel import Layout
 from triform.layers.tensor_parallel import Ranks, share
 from triform.tasks.task import Task
+from triform.training.optimizers import Joint
 
 DATA, TENSOR = "data_parallel", "tensor_parallel"
 """Dimensions of the mesh of devices, as Lightning names them."""
@@ -56,6 +57,23 @@ def check_sizes(name: str, ranks: int, tensor_parallel: int) -> None:
             f"trainer: tensor_parallel={tensor_parallel} has no meaning under strategy={name}; set "
             f"trainer=tensor_parallel or trainer=fsdp_tp"
         )
+
+
+def check_sharding(name: str, tensor_parallel: int, model: nn.Module, optimizer: Optimizer) -> None:
+    """Refuse a model or an optimizer that cannot be cut over ranks. The model, on the meta device, is cut by this.
+
+    Raises:
+        ValueError: the optimizer looks at whole matrices, or the ranks do not divide heads or inner units.
+    """
+    if name not in SHARDED:
+        return
+    if isinstance(optimizer, Joint | Adafactor):
+        which = "muon" if isinstance(optimizer, Joint) else "adafactor"
+        raise ValueError(
+            f"optimizer: {which} looks at whole matrices, of which trainer.strategy={name} leaves each rank a part; "
+            "set optimizer=adamw, or trainer=ddp"
+        )
+    share(model, Ranks(None, tensor_parallel, 0))
 
 
 def shared(model: nn.Module, mesh: DeviceMesh, fully: bool) -> Layout:
