@@ -112,6 +112,7 @@ class CausalLM(Objective):
             do_sample=self.temperature > 0,
             temperature=self.temperature or 1.0,
             pad_id=self.tokenizer.pad_id,
+            vocab_size=self.tokenizer.vocab_size,
             seed=self.seed,
         )
         return ids[0, len(prompt) :].tolist()

@@ -88,7 +88,8 @@ class PrefixLM(Objective):
             ids = documents(example, self.seq_len)[0]
             prefix = torch.as_tensor(ids[: max(len(ids) // 2, 1)], device=device)[None]
             room = min(self.sample_tokens, model.max_seq_len - prefix.shape[1] + 1)
-            out = after_prefix(model, prefix, torch.ones_like(prefix, dtype=torch.bool), room, self.tokenizer.eos_id)
+            mask, tokens = torch.ones_like(prefix, dtype=torch.bool), self.tokenizer
+            out = after_prefix(model, prefix, mask, room, tokens.eos_id, tokens.vocab_size)
             texts = (prefix[0], out[0, prefix.shape[1] :], ids[prefix.shape[1] :])
             given, written, expected = (self.tokenizer.decode(text.tolist()) for text in texts)
             samples.append(Sample(given, written, expected))

@@ -21,9 +21,10 @@ class SourceTarget:
     Args:
         both_ways: a decoder's source is seen both ways (Raffel et al. 2020, section 3.2.1), else each of its tokens
             from the left only.
+        extra_tokens: marks beyond the tokenizer's vocabulary that a model writes, too; of what pads its table nothing.
     """
 
-    def __init__(self, family: str, tokenizer: Tokenizer, both_ways: bool) -> None:
+    def __init__(self, family: str, tokenizer: Tokenizer, both_ways: bool, extra_tokens: int = 0) -> None:
         self.two_stacks = family == "encoder_decoder"
         if tokenizer.is_separate and not self.two_stacks:
             raise ValueError(
@@ -31,6 +32,7 @@ class SourceTarget:
                 "each; set tokenizer.separate=false or model=encoder_decoder"
             )
         self.tokenizer, self.both_ways = tokenizer, both_ways
+        self.n_tokens = tokenizer.vocab_size + extra_tokens
 
     def length(self, source: int, target: int) -> int:
         """Tokens of the longest row that a model reads for a source and a target of so many, its end included."""
@@ -76,7 +78,7 @@ class SourceTarget:
         if self.both_ways and not self.two_stacks:
             assert mask is not None
             assert num_beams == 1
-            out = after_prefix(model, ids, mask, room, tokens.eos_id)
+            out = after_prefix(model, ids, mask, room, tokens.eos_id, self.n_tokens)
         else:
             out = generate(
                 model,
@@ -86,6 +88,7 @@ class SourceTarget:
                 num_beams=num_beams,
                 eos_id=tokens.eos_id,
                 pad_id=tokens.pad_id,
+                vocab_size=self.n_tokens,
                 start_id=tokens.start_id if self.two_stacks else None,
             )
         return [_until(row[skip:], tokens.eos_id) for row in out.tolist()]
@@ -129,15 +132,19 @@ def _until(row: list[int], end: int) -> list[int]:
 
 
 @torch.inference_mode()
-def after_prefix(model: Model, ids: Tensor, mask: Tensor, n_tokens: int, eos_id: int) -> Tensor:
-    """Greedy continuation of prompts that are seen both ways, each step reading everything anew: for samples."""
+def after_prefix(model: Model, ids: Tensor, mask: Tensor, n_steps: int, eos_id: int, n_tokens: int) -> Tensor:
+    """Greedy continuation of prompts that are seen both ways, each step reading everything anew: for samples.
+
+    Args:
+        n_tokens: those beyond it are never written.
+    """
     prefix = torch.full((len(ids),), ids.shape[1], device=ids.device)
     was_training = model.training
     model.eval()
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    for _ in range(n_tokens):
+    for _ in range(n_steps):
         hidden = model(ids, mask, prefix_length=prefix).hidden[:, -1]
-        tokens = model.head(hidden).argmax(-1)
+        tokens = model.head(hidden)[:, :n_tokens].argmax(-1)
         ids = torch.cat((ids, tokens[:, None]), dim=1)
         mask = torch.cat((mask, torch.ones_like(mask[:, :1])), dim=1)
         ended |= tokens == eos_id

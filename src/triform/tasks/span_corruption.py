@@ -68,12 +68,12 @@ class SpanCorruption(Objective):
             raise ValueError(f"SpanCorruption: n_sentinels={n_sentinels} is below 1; set task.n_sentinels, 100 in T5")
         self.noise_share, self.mean_span = noise_share, mean_span
         self.tokenizer, self.seq_len, self.seed = tokenizer, seq_len, seed
-        self.form = SourceTarget(family, tokenizer, both_ways=True)
         self.criterion = TokenLoss(label_smoothing, smoothing, z_loss, tokenizer)
         self.sentinels = own_sentinels(tokenizer)
         if not self.sentinels:
             self.extra_tokens = n_sentinels
             self.sentinels = [tokenizer.vocab_size + i for i in reversed(range(n_sentinels))]
+        self.form = SourceTarget(family, tokenizer, both_ways=True, extra_tokens=self.extra_tokens)
         self.length = self._longest()
         n_spans = self.n_hidden(self.length)[1]
         if n_spans > len(self.sentinels):
