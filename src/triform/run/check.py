@@ -64,6 +64,7 @@ _CHOICES = {
     "trainer.precision": ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"),
     "trainer.strategy": ("auto", "ddp", "fsdp", "tensor_parallel"),
     "trainer.profiler": (None, "simple", "pytorch"),
+    "trainer.activation_checkpointing": ("none", "block", "selective"),
     "trainer.async_save": (True, False),
     "trainer.compile": (True, False),
     "trainer.deterministic": (True, False),

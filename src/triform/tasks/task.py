@@ -16,9 +16,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from triform.layers.block import Block
 from triform.layers.feed_forward.mixture import balance_loss, forget_loads, loads, rebalance
 from triform.layers.init import initial_values
 from triform.layers.parallel import Layout, local, put
+from triform.layers.recompute import recompute
 from triform.models.weights import check_weights
 from triform.tasks.figures import Figures
 from triform.tasks.objective import Batch, Model, Objective
@@ -44,6 +46,7 @@ class Task(L.LightningModule):
         n_bytes: split -> bytes that its tokens spell, for bits per byte; None: unknown.
         fill: gives the model, once it is initialised, the weights that training begins with; None: those.
         shard: cuts a model that is still on the meta device and says how; None: each rank holds all of it.
+        recompute: what blocks compute again in the backward pass, see `triform.layers.recompute`.
     """
 
     def __init__(
@@ -59,12 +62,14 @@ class Task(L.LightningModule):
         n_bytes: Mapping[str, int | None],
         fill: Callable[[nn.Module], None] | None = None,
         shard: Callable[[nn.Module, DeviceMesh], Layout] | None = None,
+        recompute: str = "none",
     ) -> None:
         super().__init__()
         self.model_factory, self.objective = model_factory, objective
         self.optimizer_factory, self.schedule = optimizer_factory, schedule
         self.seed, self.log_interval, self.gradient_clip = seed, log_interval, gradient_clip
         self.compile_model, self.n_bytes, self.fill, self.shard = compile, n_bytes, fill, shard
+        self.recompute = recompute
         self.layout = Layout()
         """Which part of the model this rank holds."""
         self.model: Model = None
@@ -106,6 +111,7 @@ class Task(L.LightningModule):
             return
         with torch.device("meta"):
             model = self.model_factory()
+        recompute([module for module in model.modules() if isinstance(module, Block)], self.recompute)
         if self.compile_model:
             torch._dynamo.config.capture_scalar_outputs = True  # or a mixture's counts of tokens break the graph
         if self.shard is None:

@@ -63,6 +63,7 @@ class TrainerSettings:
     precision: str
     accumulate: int
     gradient_clip: float | None
+    activation_checkpointing: str
     compile: bool
     deterministic: bool
     overfit: bool
@@ -130,6 +131,7 @@ def fit(
         n_bytes={name: prepared.spelt_bytes(name) for name in prepared.splits if name != "train"},
         fill=fill,
         shard=partial(shared, fully=settings.strategy == "fsdp") if settings.strategy in SHARDED else None,
+        recompute=settings.activation_checkpointing,
     )
     if rank() == 0:
         sweep(folder / "checkpoints")

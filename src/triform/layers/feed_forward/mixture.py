@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from triform.layers.recompute import recomputing
+
 Sum = Callable[[Tensor], Tensor]
 """Adds a tensor up over all ranks."""
 
@@ -128,7 +130,10 @@ class MixtureOfExperts(nn.Module):
     def _note(self, scores: Tensor, chosen: Tensor, padding_mask: Tensor | None) -> None:
         real = torch.ones_like(scores[:, 0]) if padding_mask is None else padding_mask.flatten().to(scores.dtype)
         hits = torch.zeros_like(scores).scatter(1, chosen, 1.0)
-        self.routing = Routing((hits * real[:, None]).sum(0).detach(), (scores * real[:, None]).sum(0), real.sum())
+        routing = Routing((hits * real[:, None]).sum(0).detach(), (scores * real[:, None]).sum(0), real.sum())
+        if recomputing():
+            return
+        self.routing = routing
         if self.choice_bias is not None:
             before, now = self.since_rebalance, self.routing.tokens
             self.since_rebalance = now if before is None else before + now
