@@ -26,5 +26,6 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is asked for: `--help` needs no torch."""
     if name in _MODULES:
+        import_module("triform.run.releases").check_releases()
         return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'triform' has no attribute {name!r}")

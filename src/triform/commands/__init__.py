@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from importlib import import_module
 
 from triform.run.errors import BadInput, nearest, report
+from triform.run.releases import check_releases
 from triform.training.codes import FAILED, FINISHED, PREEMPTED
 from triform.training.stop import Preempted, stop
 
@@ -44,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         return report(BadInput(f"{name}: no such command{hint}; there are {', '.join(COMMANDS)}"))
     try:
         with stop.listening() if name in RUNS else nullcontext():
+            check_releases()
             return int(import_module(f"triform.commands.{name}").main(rest))
     except Preempted:
         print("stopped before the run began", file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ from triform.run.build import build, check_targets, locate, targets
 from triform.run.errors import BadInput, nearest
 from triform.run.folder import read_mapping
 from triform.run.help import conf_dir
+from triform.run.secrets import check_secrets
 
 NEEDED = ("seq_len", "batch_size", "batch_tokens", "num_workers")
 LOADER = (*NEEDED, "packing", "weights", "streaming", "shuffle_mb", "validation_mb")
@@ -63,8 +64,8 @@ _CHOICES = {
     "trainer.accelerator": ("auto", "cpu", "gpu", "cuda"),
     "trainer.precision": ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"),
     "trainer.strategy": ("auto", "ddp", "fsdp", "tensor_parallel"),
-    "trainer.profiler": (None, "simple", "pytorch"),
     "trainer.activation_checkpointing": ("none", "block", "selective"),
+    "trainer.profiler": (None, "simple", "pytorch"),
     "trainer.async_save": (True, False),
     "trainer.compile": (True, False),
     "trainer.deterministic": (True, False),
@@ -199,30 +200,6 @@ def check_record(config: Mapping[str, Any], file: Path) -> None:
             if not isinstance(node, Mapping) or part not in node:
                 raise BadInput(f"{file}: {key} is missing; put the file back as the run wrote it")
             node = node[part]
-
-
-_SECRET = ("api_key", "password", "passwd", "secret", "secret_key", "token", "access_token", "auth_token")
-
-
-def check_secrets(node: Any, key: str = "") -> None:
-    """Refuse what should not stand in a file that people share."""
-    if isinstance(node, Mapping):
-        for name, value in node.items():
-            place = f"{key}.{name}" if key else str(name)
-            if str(name).lower() in _SECRET and value is not None:
-                raise BadInput(
-                    f"{place}: a secret would be written to the run's folder; leave it out and set the variable of "
-                    "your environment that its library reads, such as WANDB_API_KEY or HF_TOKEN"
-                )
-            check_secrets(value, place)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            check_secrets(value, key)
-    elif isinstance(node, str) and re.search(r"://[^/\s@]+:[^/\s@]+@", node):
-        raise BadInput(
-            f"{key}: a password in an address would be written to the run's folder; leave it out of the address and "
-            "keep it in ~/.netrc"
-        )
 
 
 def choices(config: Mapping[str, Any], key: str) -> str | None:

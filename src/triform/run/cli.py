@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from triform.run.errors import BadInput, report
 from triform.run.folder import Finish
+from triform.run.releases import check_releases
 from triform.training.codes import FINISHED, PREEMPTED
 from triform.training.stop import Preempted, stop
 
@@ -32,6 +33,7 @@ def stoppable(work: Callable[[], int], traceback: bool = False) -> int:
     """The exit code of `work`, or what an error or a signal before the run has begun means."""
     try:
         with stop.listening():
+            check_releases()
             return work()
     except Preempted:
         print("stopped before the run began", file=sys.stderr, flush=True)

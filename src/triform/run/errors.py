@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from triform.training.codes import BAD_INPUT, FAILED
+from triform.training.secrets import hidden
 
 
 class BadInput(ValueError):
@@ -23,8 +24,8 @@ def nearest(word: str, names: Iterable[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's message without its line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """An exception's message without its line breaks and without secrets: it is printed, and kept in files."""
+    return hidden(" ".join(str(error).split())) or type(error).__name__
 
 
 def place(error: BaseException) -> str | None:

@@ -209,6 +209,19 @@ def create(parent: Path, config: Mapping[str, Any], overrides: Sequence[str], na
     return folder
 
 
+def check_inside(folder: Path, outputs: Path) -> None:
+    """Refuse a folder that a link leads out of `paths.outputs`.
+
+    Raises:
+        BadInput: it does.
+    """
+    if not folder.resolve().is_relative_to(outputs.resolve()):
+        raise BadInput(
+            f"{folder} leads to {folder.resolve()}, out of paths.outputs={outputs}; remove the link, or choose "
+            "another name"
+        )
+
+
 def resolve_run(run: str | Path) -> RunFolder:
     """The folder of a run, given itself, a file or folder in it (its best checkpoint, say) or a folder of runs.
 

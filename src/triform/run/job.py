@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from triform.run.again import continued, keep
 from triform.run.check import WHOLE, check, check_keys, check_reach, devices
 from triform.run.errors import BadInput, one_line, place, report
-from triform.run.folder import Finish, RunFolder, create, write_whole
+from triform.run.folder import Finish, RunFolder, check_inside, create, write_whole
 from triform.run.log import recorded
 from triform.run.match import matched, said
 from triform.run.ranks import Launcher, launch, leave_slurm
@@ -128,7 +128,9 @@ def _made(config: Mapping[str, Any], overrides: Sequence[str], prepared: "Prepar
     from triform.training.environment import environment
 
     if path is None:
-        folder = create(Path(config["paths"]["outputs"]) / config["name"], config, overrides)
+        outputs = Path(config["paths"]["outputs"])
+        check_inside(outputs / config["name"], outputs)
+        folder = create(outputs / config["name"], config, overrides)
     else:
         folder = create(path.parent, config, overrides, path.name)
     write_whole(folder.environment, json.dumps(environment(config["seed"]), indent=2) + "\n")

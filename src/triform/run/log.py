@@ -11,13 +11,15 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TextIO
 
+from triform.training.secrets import Hiding
+
 _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class _Tee(io.TextIOBase):
     """Standard output that is also written to a file, there without colours."""
 
-    def __init__(self, stdout: TextIO, file: TextIO) -> None:
+    def __init__(self, stdout: TextIO, file: io.TextIOBase) -> None:
         self.stdout, self.file = stdout, file
 
     def write(self, text: str) -> int:
@@ -42,7 +44,8 @@ class _Tee(io.TextIOBase):
 @contextmanager
 def recorded(file: Path) -> Iterator[None]:
     """Append to `file` what is printed and logged meanwhile, and the traceback of an exception that leaves."""
-    with file.open("a", encoding="utf-8") as log:
+    with file.open("a", encoding="utf-8") as open_file:
+        log = Hiding(open_file)
         handler = logging.StreamHandler(log)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.getLogger().addHandler(handler)

@@ -14,10 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from triform.run.check import check_name
 from triform.run.errors import BadInput, nearest, one_line
-from triform.run.folder import read_mapping
+from triform.run.folder import check_inside, read_mapping
 from triform.run.help import conf_dir
 from triform.run.ranks import handling, warm
 from triform.run.recipe import CONFIG_NAME
+from triform.run.secrets import check_typed
 from triform.sweeps.compose import Composed, compose_job, config_of, figures_of, objectives_of
 from triform.sweeps.driver import Driver, exit_code
 from triform.sweeps.launcher import Launcher
@@ -91,6 +92,7 @@ def start(manifest: Manifest, chosen: Sampler, name: str | None, retry: bool) ->
     example = chosen.example()
     if example is None:
         raise BadInput("the sweep has no job; give a key several values, as seed=0,1")
+    check_typed(manifest.typed)
     probe = config_of([*manifest.fixed, *example])
     trust = list(probe["trust"])
     folder = _folder(probe, manifest, name)
@@ -395,18 +397,21 @@ def _key(
 
 def _folder(config: Mapping[str, Any], manifest: Manifest, name: str | None) -> SweepFolder:
     """Where a sweep is, or will be: `NAME-KEY` in `paths.outputs`, unless it is given a name."""
-    parent = Path(config["paths"]["outputs"]) / "sweeps"
+    outputs = Path(config["paths"]["outputs"])
+    parent = outputs / "sweeps"
     if name is not None:
         name = str(name)
         try:
             check_name(name)
         except BadInput as error:
             raise BadInput(f"hydra.sweeper.{one_line(error).replace('set name', 'set hydra.sweeper.name')}") from error
+        check_inside(parent / name, outputs)
         return SweepFolder(parent / name)
     check_name(config["name"])
     for known in sorted(parent.glob(f"*-{manifest.key}")):
         if (known / "manifest.json").is_file():
             return SweepFolder(known)
+    check_inside(parent / f"{config['name'][:90]}-{manifest.key}", outputs)
     return SweepFolder(parent / f"{config['name'][:90]}-{manifest.key}")
 
 

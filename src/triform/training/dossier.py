@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from triform.training.secrets import hidden
+
 FOLDER = "failure"
 
 UNTIL = ".until"
@@ -32,7 +34,7 @@ class Dossier:
     def write(self, rank: int, error: BaseException, facts: Mapping[str, Any]) -> None:
         """Write a rank's set. A failure to do so changes nothing: there is one already."""
         found = {
-            "error": f"{type(error).__name__}: {' '.join(str(error).split())}",
+            "error": hidden(f"{type(error).__name__}: {' '.join(str(error).split())}"),
             "rank": rank,
             **facts,
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
@@ -41,7 +43,7 @@ class Dossier:
         try:
             self.folder.mkdir(exist_ok=True)
             (self.folder / f"rank{rank}.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-            lines = "".join(traceback.format_exception(error))
+            lines = hidden("".join(traceback.format_exception(error)))
             (self.folder / f"rank{rank}.traceback.txt").write_text(lines, encoding="utf-8")
             torch.save(torch.get_rng_state(), self.folder / f"rank{rank}.rng.pt")
         except OSError:
