@@ -110,7 +110,9 @@ def test_memory_adds_up() -> None:
 
 
 def test_a_micro_batch_is_what_one_device_reads() -> None:
-    data, trainer = {"batch_size": 18, "batch_tokens": None, "seq_len": 8}, {"num_nodes": 1, "accumulate": 2}
+    data = {"batch_size": 18, "batch_tokens": None, "seq_len": 8}
+    trainer = {"num_nodes": 1, "accumulate": 2, "tensor_parallel": 1}
     assert micro_batch(data, trainer, 1) == 9
     assert micro_batch(data, trainer, 4) == 3
     assert micro_batch({**data, "batch_size": None, "batch_tokens": 64}, trainer, 1) == 4
+    assert micro_batch(data, {**trainer, "tensor_parallel": 2}, 4) == 5, "two devices read the same rows"

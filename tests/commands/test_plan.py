@@ -169,3 +169,51 @@ def test_memory_is_refused_by_the_gibibyte(capsys: pytest.CaptureFixture[str]) -
     need = found["memory"]["total"] / 1024 / MIB
     assert main(["plan", *GIVEN, *DATES, *SMALL, "--memory", str(need * 1.01)]) == 0
     assert main(["plan", *GIVEN, *DATES, *SMALL, "--memory", str(need * 0.99)]) == 2
+
+
+LLAMA = (
+    *("model=llama3_8b", "task=causal_lm", "data=text", "data.train_files=none.txt", "experiment=none"),
+    *("optimizer=adamw", "data.seq_len=4096", "data.batch_size=256", "trainer.accelerator=gpu"),
+    *("trainer.max_steps=100", "trainer.max_epochs=null", "--flops", "9.89e14"),
+)
+LLAMA_PARAMETERS = 8_030_261_248
+
+
+def test_eight_billion_parameters_on_64_and_512_gpus(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("none.txt").write_text("a text\n" * 90)
+    rates = ("--link", "4.5e11", "--network", "5e10")
+    fsdp = (*LLAMA, "trainer=fsdp", "trainer.devices=8", "trainer.num_nodes=8")
+    (one,) = json.loads(plan(capsys, "--json", *fsdp))
+    memory = one["memory"]
+    assert (one["devices"], one["rows"], one["precision"]) == (64, 4, "bf16-mixed")
+    assert memory["weights"] == memory["gradients"] == LLAMA_PARAMETERS * 4 // 64, "each axis 0 is a multiple of 64"
+    assert memory["optimizer"] == pytest.approx(2 * memory["weights"], rel=1e-3)
+    block, outside = 218_112_000, 2 * 128_256 * 4096 + 4096
+    assert memory["gathered"] == 4 * (2 * outside + 3 * block)
+    assert one["traffic"]["data"] == 4 * 63 * (outside + 2 * 32 * block + LLAMA_PARAMETERS) // 64
+    assert 0 < one["checkpointed"] < memory["activations"] / 5
+    assert one["mfu"] == 0.4, "communication is taken to be free"
+    (slow,) = json.loads(plan(capsys, "--json", *fsdp, "--network", "2e9"))
+    assert slow["step_seconds"] == slow["traffic"]["data"] / 2e9 > one["step_seconds"]
+    assert slow["hours"] / one["hours"] == pytest.approx(slow["step_seconds"] / one["step_seconds"])
+    assert slow["mfu"] == pytest.approx(0.4 * one["step_seconds"] / slow["step_seconds"])
+
+    words = (*LLAMA, "trainer=fsdp_tp", "trainer.devices=8", "trainer.num_nodes=64", "trainer.tensor_parallel=8")
+    (many,) = json.loads(plan(capsys, "--json", *words, *rates))
+    assert (many["devices"], many["rows"]) == (512, 4), "64 groups of 8 read different rows"
+    assert many["traffic"]["tensor"] == 2 * 2 * 7 * 4 * 4096 * 2 * 32 * 4096 * 2 // 8
+    compute = 4 * 4096 * one["flops_per_token"] / 8 / (9.89e14 * 0.4)
+    assert many["step_seconds"] == pytest.approx(
+        max(compute, many["traffic"]["data"] / 5e10) + many["traffic"]["tensor"] / 4.5e11
+    )
+    shown = plan(capsys, *words, *rates)
+    assert "which holds 1/64 of its 1/8 of the layers" in shown
+    assert "torchrun --nnodes=64 --nproc-per-node=8" in shown
+    assert "triform submit model=llama3_8b" in shown
+    assert main(["plan", *words, "trainer.tensor_parallel=3"]) == 2
+    assert "tensor_parallel=3 does not divide the 512 ranks" in capsys.readouterr().err
+    assert main(["plan", *words, "trainer.tensor_parallel=64"]) == 2
+    assert "n_heads=32 is not a multiple of trainer.tensor_parallel=64" in capsys.readouterr().err

@@ -107,6 +107,7 @@ class Memory:
         logits: they, their logarithm and their gradient, as far as a loss holds them at once, in float32.
         attention: what it keeps besides where no fused attention kernel applies (dropout of attention weights on the
             CPU, learned biases).
+        gathered: what of weights and gradients is put together at a time, where devices hold parts of them.
     """
 
     weights: int
@@ -115,11 +116,13 @@ class Memory:
     activations: int | None
     logits: int
     attention: int | None
+    gathered: int = 0
 
     @property
     def total(self) -> int:
         """Under fused attention."""
-        return self.weights + self.gradients + (self.optimizer or 0) + (self.activations or 0) + self.logits
+        known = self.weights + self.gradients + self.logits + self.gathered
+        return known + (self.optimizer or 0) + (self.activations or 0)
 
 
 DTYPES = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64}
@@ -131,31 +134,43 @@ widths 64 and 256 kept on a CPU. Norms and the residual stream stay in float32."
 
 
 def memory(
-    model: nn.Module, optimizer: Callable[[nn.Module], Optimizer], rows: int, seq_len: int, precision: str
+    model: nn.Module,
+    optimizer: Callable[[nn.Module], Optimizer],
+    rows: int,
+    seq_len: int,
+    precision: str,
+    hold: Callable[[nn.Module], int] = lambda model: 0,
 ) -> Memory:
     """Of a model on the meta device, which gets the data type of `precision`.
 
     Every device holds all weights, gradients and the optimizer's state, as under DDP, whose buckets are the gradients
-    themselves. Mixed precision keeps its copy of the weights for the backward pass too.
+    themselves. Mixed precision keeps its copy of the weights for the backward pass too, also of those that devices put
+    together for it.
 
     Args:
         rows: of a micro-batch on one device, each of `seq_len` tokens (an encoder-decoder: on either side).
         precision: as `trainer.precision` says, not auto.
+        hold: cuts the model to what the device holds between passes, and returns the bytes that are whole meanwhile.
     """
     model.to(DTYPES.get(precision, torch.float32))
+    whole = sum(p.numel() * p.element_size() for p in model.parameters())
+    logits = _logits(model, rows, seq_len)
+    row: int | None
+    try:
+        row, attention = kept(model, seq_len)
+    except (RuntimeError, NotImplementedError):  # such as a mixture, which counts the tokens of its experts
+        row, attention = None, 0
+    gathered = hold(model)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     optimizers = optimizer_bytes(optimizer(model))
-    logits = _logits(model, rows, seq_len)
-    try:
-        row, attention = _kept(model, seq_len)
-    except (RuntimeError, NotImplementedError):  # such as a mixture, which counts the tokens of its experts
-        return Memory(weights, trained, optimizers, None, logits, None)
+    if row is None:
+        return Memory(weights, trained, optimizers, None, logits, None, gathered)
     if precision.endswith("-mixed"):
-        row, attention, copies = round(MIXED * row), attention // 2, weights // 2
+        row, attention, copies = round(MIXED * row), attention // 2, whole // 2
     else:
         copies = 0
-    return Memory(weights, trained, optimizers, rows * row + copies, logits, rows * attention)
+    return Memory(weights, trained, optimizers, rows * row + copies, logits, rows * attention, gathered)
 
 
 def optimizer_bytes(optimizer: Optimizer) -> int | None:
@@ -180,15 +195,15 @@ def optimizer_bytes(optimizer: Optimizer) -> int | None:
     return sum(v.numel() * v.element_size() for v in tensors) if tensors else None
 
 
-def _kept(model: Any, seq_len: int) -> tuple[int, int]:
+def kept(model: Any, seq_len: int) -> tuple[int, int]:
     """Bytes that the forward pass of a row keeps for the backward pass, without the logits; those of attention."""
     own = {p.untyped_storage()._cdata for p in model.parameters()}
-    kept: dict[int, tuple[Any, torch.Size]] = {}
+    held: dict[int, tuple[Any, torch.Size]] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in own:
-            kept[storage._cdata] = (storage, tensor.shape)
+            held[storage._cdata] = (storage, tensor.shape)
         return tensor
 
     row = model.embedding.blank(seq_len)
@@ -199,7 +214,7 @@ def _kept(model: Any, seq_len: int) -> tuple[int, int]:
         model(*inputs)
     model.train(was_training)
     sizes = {True: 0, False: 0}
-    for storage, shape in kept.values():
+    for storage, shape in held.values():
         # (1 * n_heads, q_len, kv_len): a row's hidden states begin with 1
         is_attention = shape[-2:] == (seq_len, seq_len) and (len(shape) == 4 or shape[0] != 1)
         sizes[is_attention] += storage.nbytes()
@@ -214,7 +229,8 @@ def _logits(model: Any, rows: int, seq_len: int) -> int:
 def micro_batch(data: Mapping[str, Any], trainer: Mapping[str, Any], devices: int) -> int:
     """Rows that a device reads at a time, at most."""
     rows = data["batch_size"] or max(1, data["batch_tokens"] // data["seq_len"])
-    return math.ceil(rows / (devices * trainer["num_nodes"] * trainer["accumulate"]))
+    readers = max(devices * trainer["num_nodes"] // trainer["tensor_parallel"], 1)
+    return math.ceil(rows / (readers * trainer["accumulate"]))
 
 
 def mib(size: int | None) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from triform.analysis.anatomy import MIB, Memory, memory, mib, micro_batch
+from triform.analysis.anatomy import DTYPES, MIB, MIXED, Memory, kept, memory, mib, micro_batch
+from triform.analysis.cluster import Cut, Traffic, checkpointed, cut_of
 from triform.models.cost import count_parameters, flops_per_token
 from triform.run.build import build
 from triform.run.check import check_content, check_keys, check_reach
@@ -30,12 +31,16 @@ class Machine:
         mfu: share of them that training reaches.
         devices: of each machine; None: as the config says.
         memory: of a device, in GiB; None: that of a GPU here, else unknown.
+        link: bytes a second that a device sends to another one of its machine; None: communication is free.
+        network: the same to other machines.
     """
 
     flops: float | None
     mfu: float
     devices: int | None
     memory: float | None
+    link: float | None = None
+    network: float | None = None
 
     def __post_init__(self) -> None:
         self._measured: dict[tuple[str, str], float] = {}
@@ -76,6 +81,11 @@ class Plan:
         tokens: read; None: not known.
         is_exact: whether `tokens` are counted over the data, else estimated.
         hours: of training, without validation; None: not known.
+        strategy: how devices share the work, and `cut` what that means.
+        checkpointed: bytes of activations if each block were computed again in the backward pass; None: not known.
+        traffic: of an optimizer step.
+        step_seconds: of an optimizer step with full rows, communication included.
+        mfu: share of `rate` that is expected, communication included.
         matched: what `match` has solved, and `difference` what is left.
         notes: what is assumed.
     """
@@ -94,6 +104,13 @@ class Plan:
     tokens: int | None
     is_exact: bool
     hours: float | None
+    strategy: str
+    nodes: int
+    cut: Cut
+    checkpointed: int | None
+    traffic: Traffic
+    step_seconds: float
+    mfu: float
     matched: str | None
     difference: float | None
     notes: Sequence[str]
@@ -137,14 +154,23 @@ def plan(overrides: Sequence[str], folders: Sequence[Path], machine: Machine) ->
 
     trainer = config["trainer"]
     device, devices = _devices(trainer, machine)
-    precision = pick_precision(trainer["precision"], device)
+    elsewhere = trainer["precision"] == "auto" and device == "cuda" and not torch.cuda.is_available()
+    precision = "bf16-mixed" if elsewhere else pick_precision(trainer["precision"], device)
+    cut = cut_of(trainer, devices)
     rows = micro_batch(config["data"], trainer, devices)
     optimizer = build(config["optimizer"], config["trust"], "optimizer")
     try:
         build(config["scheduler"], config["trust"], "scheduler")(0, 1)
-        used = memory(model, optimizer, rows, known.seq_len, precision)
     except (TypeError, ValueError) as error:
-        raise BadInput(f"optimizer, scheduler: {one_line(error)}; see python train.py --help optimizer") from error
+        raise BadInput(f"scheduler: {one_line(error)}; see python train.py --help scheduler") from error
+    model.to(DTYPES.get(precision, torch.float32))
+    cut.share(model)
+    traffic = cut.traffic(model, rows, known.seq_len, trainer["accumulate"], 4 if precision.startswith("32") else 2)
+    row = _checkpointed(model, known.seq_len, precision)
+    try:
+        used = memory(model, optimizer, rows, known.seq_len, precision, cut.hold)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"optimizer: {one_line(error)}; see python train.py --help optimizer") from error
     if used.total > machine.bytes(device):
         raise BadInput(
             f"memory: {mib(used.total)} of a device are needed, {mib(int(machine.bytes(device)))} are there; lower "
@@ -152,7 +178,14 @@ def plan(overrides: Sequence[str], folders: Sequence[Path], machine: Machine) ->
         )
     all_devices = devices * trainer["num_nodes"]
     rate = machine.rate(device, precision)
-    tokens_per_hour = 3600 * rate * machine.mfu * all_devices / per_token
+    sides = 2 if model.family == "encoder_decoder" else 1
+    read = sides * rows * known.seq_len * trainer["accumulate"] * cut.data
+    compute = read * per_token / (all_devices * rate * machine.mfu)
+    within, across = machine.link or math.inf, machine.network or math.inf
+    seconds = traffic.seconds(
+        compute, within if trainer["num_nodes"] == 1 else across, within if cut.tensor <= devices else across
+    )
+    tokens_per_hour = 3600 * read / seconds
     hours = None if spent.tokens is None else spent.tokens / tokens_per_hour
     tokens, is_exact = spent.tokens, spent.is_exact
     if spent.hours is not None and (hours is None or hours > spent.hours):
@@ -173,9 +206,16 @@ def plan(overrides: Sequence[str], folders: Sequence[Path], machine: Machine) ->
         tokens=tokens,
         is_exact=is_exact,
         hours=hours,
+        strategy=_strategy(trainer, all_devices),
+        nodes=trainer["num_nodes"],
+        cut=cut,
+        checkpointed=None if row is None else rows * row,
+        traffic=traffic,
+        step_seconds=seconds,
+        mfu=machine.mfu * compute / seconds,
         matched=said(config),
         difference=None if result is None else result["difference"],
-        notes=[*known.notes, *_notes(config, spent, all_devices)],
+        notes=[*known.notes, *_notes(config, spent, cut.data, precision if elsewhere else None)],
     )
 
 
@@ -190,12 +230,27 @@ def _devices(trainer: Mapping[str, Any], machine: Machine) -> tuple[str, int]:
     return device, wanted
 
 
-def _notes(config: Mapping[str, Any], spent: Effort, devices: int) -> list[str]:
-    notes = []
+def _strategy(trainer: Mapping[str, Any], devices: int) -> str:
+    """`trainer.strategy`, with what auto means."""
+    name = str(trainer["strategy"])
+    return name if name != "auto" else "alone" if devices == 1 else "ddp"
+
+
+def _checkpointed(model: Any, seq_len: int, precision: str) -> int | None:
+    """Bytes that a row keeps of its activations if each block were computed again; None: not known."""
+    try:
+        row, _ = kept(model, seq_len)
+        return checkpointed(model, seq_len, round(MIXED * row) if precision.endswith("-mixed") else row)
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _notes(config: Mapping[str, Any], spent: Effort, readers: int, assumed: str | None) -> list[str]:
+    notes = [] if assumed is None else [f"precision: {assumed}, as a GPU that computes in bfloat16 has it, is assumed."]
     if not spent.is_exact:
         why = "every row is taken for full" if spent.steps is not None else "how many steps an epoch has is not known"
         notes.append(f"The data is not prepared yet: {why}; training once, or debug=fast, prepares it.")
-    batch, parts = config["data"]["batch_size"], devices * config["trainer"]["accumulate"]
+    batch, parts = config["data"]["batch_size"], readers * config["trainer"]["accumulate"]
     if batch is not None and batch < parts:
         notes.append(
             f"data.batch_size={batch} is below the {parts} parts of a step: {parts - batch} of them are empty."

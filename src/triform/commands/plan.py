@@ -36,6 +36,12 @@ def main(arguments: list[str]) -> int:
     made.add_argument("--mfu", type=float, metavar="SHARE", help=f"of these that training reaches (default: {MFU})")
     made.add_argument("--devices", type=int, metavar="N", help="on each machine (default: trainer.devices)")
     made.add_argument("--memory", type=float, metavar="GIB", help="of a device; a run that needs more is refused")
+    made.add_argument(
+        "--link", type=float, metavar="N", help="bytes/s that a device sends within its machine, such as 4e11"
+    )
+    made.add_argument(
+        "--network", type=float, metavar="N", help="bytes/s that it sends to other machines, such as 5e10"
+    )
     made.add_argument("--json", action="store_true", help="print the figures as JSON")
     made.add_argument("--config-dir", metavar="DIR", help="your own options, as for train.py")
     options = made.parse_intermixed_args(arguments)
@@ -44,6 +50,8 @@ def main(arguments: list[str]) -> int:
         ("mfu", lambda value: 0 < value <= 1, "above 0 and at most 1"),
         ("devices", lambda value: value >= 1, "at least 1"),
         ("memory", lambda value: 0 < value < float("inf"), "above 0"),
+        ("link", lambda value: 0 < value < float("inf"), "above 0"),
+        ("network", lambda value: 0 < value < float("inf"), "above 0"),
     ):
         value = getattr(options, name)
         if value is not None and not fits(value):
@@ -52,7 +60,7 @@ def main(arguments: list[str]) -> int:
     from triform.analysis.plan import Machine, Plan, plan
     from triform.run.jobs import jobs
 
-    machine = Machine(options.flops, options.mfu or MFU, options.devices, options.memory)
+    machine = Machine(options.flops, options.mfu or MFU, options.devices, options.memory, options.link, options.network)
     folders = [Path(options.config_dir)] if options.config_dir else []
     plans: list[Plan] = []
     refused: dict[str, list[str]] = {}
@@ -74,7 +82,7 @@ def main(arguments: list[str]) -> int:
     elif plans and options.multirun:
         _table(plans, machine)
     elif plans:
-        for line in _page(plans[0], machine):
+        for line in [*_page(plans[0], machine), *_start(plans[0], options.overrides)]:
             print(line)
     for reason, runs in refused.items():
         more = f", and {len(runs) - 1} more" if len(runs) > 1 else ""
@@ -91,12 +99,22 @@ def _page(plan: "Plan", machine: "Machine") -> Iterator[str]:
         yield f"match            {plan.matched}"
     yield f"FLOPs per token  {plan.flops_per_token:.4g}, forward and backward, rows of {plan.seq_len} tokens"
     yield f"training         {_steps(plan)} steps, {_tokens(plan)} tokens, {_number(plan.flops)} FLOPs"
-    yield f"memory           {mib(memory.total)} of each device, which holds all weights:"
-    for name in ("weights", "gradients", "optimizer", "activations", "logits"):
-        more = f", estimated in {plan.precision} for {plan.rows} x {plan.seq_len} tokens"
-        yield f"  {name:<13}  {mib(getattr(memory, name))}{more if name == 'activations' else ''}"
+    yield f"memory           {mib(memory.total)} of each device, which holds {_share(plan)}:"
+    more = {
+        "activations": f", estimated in {plan.precision} for {plan.rows} x {plan.seq_len} tokens",
+        "gathered": ", of weights and gradients that are whole at a time",
+    }
+    for name in ("weights", "gradients", "optimizer", "gathered", "activations", "logits"):
+        if name == "gathered" and not memory.gathered:
+            continue
+        yield f"  {name:<13}  {mib(getattr(memory, name))}{more.get(name, '')}"
+    if plan.checkpointed is not None and memory.activations:
+        yield f"                 activations would be {mib(plan.checkpointed)} if each block were computed again"
     if memory.attention:
         yield f"                 and {mib(memory.attention)} more where attention has no fused kernel"
+    if plan.devices > 1:
+        yield f"each step sends  {_sent(plan)}"
+        yield f"step             {plan.step_seconds:.3g} s, MFU {plan.mfu:.1%}; {_counted(machine)}"
     yield f"time             {_hours(plan)} on {plan.devices} x {plan.device}, {_speed(plan, machine)}"
     yield from plan.notes
 
@@ -128,7 +146,7 @@ def _table(plans: Sequence["Plan"], machine: "Machine") -> None:
     lengths += [f"{hours.count(None)} of unknown length"] if None in hours else []
     speeds = dict.fromkeys(f"{one.devices} x {one.device}, {_speed(one, machine)}" for one in plans)
     print(f"{len(plans)} runs, {', '.join(lengths)}; on {'; on '.join(speeds)}")
-    print("memory: of each device, which holds all weights")
+    print(f"memory: of each device, which holds {' or '.join(dict.fromkeys(_share(one) for one in plans))}")
     for note in dict.fromkeys(note for one in plans for note in one.notes):
         print(note)
 
@@ -162,3 +180,44 @@ def _time(hours: float) -> str:
 def _speed(plan: "Plan", machine: "Machine") -> str:
     source = "measured here" if machine.flops is None else "given"
     return f"each at {machine.mfu:.0%} of {plan.rate:.3g} FLOP/s ({source})"
+
+
+def _share(plan: "Plan") -> str:
+    """What a device has of the weights."""
+    cut = plan.cut
+    if cut.fully:
+        return f"1/{cut.data} of {'the weights' if cut.tensor == 1 else f'its 1/{cut.tensor} of the layers'}"
+    return "all weights" if cut.tensor == 1 else f"its 1/{cut.tensor} of the layers"
+
+
+def _sent(plan: "Plan") -> str:
+    """Bytes that a device sends."""
+    gib = {name: getattr(plan.traffic, name) / 2**30 for name in ("data", "tensor")}
+    data = f"{gib['data']:.3g} GiB of weights and gradients from each device to the other {plan.cut.data - 1} groups"
+    if plan.cut.tensor == 1:
+        data = f"{gib['data']:.3g} GiB of {'weights and ' * plan.cut.fully}gradients from each device"
+    parts = [data] * (plan.cut.data > 1)
+    parts += [f"{gib['tensor']:.3g} GiB of sums within its group of {plan.cut.tensor}"] * (plan.cut.tensor > 1)
+    return ", ".join(parts)
+
+
+def _counted(machine: "Machine") -> str:
+    """Which communication the time of a step counts."""
+    rates = ((machine.link, "--link", "within a machine"), (machine.network, "--network", "between machines"))
+    told = [f"{rate:.3g} bytes/s {where}" for rate, _, where in rates if rate is not None]
+    free = [f"{where} it is taken to be free ({name} N counts it)" for rate, name, where in rates if rate is None]
+    return f"communication at {' and '.join(told)}{'; ' * bool(free)}{'; '.join(free)}" if told else "; ".join(free)
+
+
+def _start(plan: "Plan", overrides: Sequence[str]) -> Iterator[str]:
+    """The commands that start a run of several machines."""
+    if plan.nodes == 1:
+        return
+    import shlex
+
+    words = shlex.join(overrides)
+    yield (
+        f"start it with:   torchrun --nnodes={plan.nodes} --nproc-per-node={plan.devices // plan.nodes} "
+        f"--rdzv-backend=c10d --rdzv-endpoint=HOST:29500 train.py {words}"
+    )
+    yield f"under SLURM:     triform submit {words}"
