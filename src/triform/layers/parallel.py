@@ -1,11 +1,34 @@
 """Which part of each parameter a process holds, where several share a model."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What this rank holds of a tensor of a checkpoint that each rank writes its part of.
+
+    Args:
+        offset: of its first element in the whole, by axis.
+        shape: of the whole.
+        ours: whether it is this rank that writes it, of those that hold the same.
+    """
+
+    tensor: Tensor
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+    ours: bool
+
+    def cpu(self) -> "Piece":
+        """Itself: who writes it copies it."""
+        return self
 
 
 class Layout:
@@ -27,6 +50,8 @@ class Layout:
         summed: Iterable[str] = (),
     ) -> None:
         self.group, self.splits, self.summed = group, dict(splits or {}), frozenset(summed)
+        self.apart = False
+        """Whether a checkpoint keeps what each rank holds, and not the wholes on the first one."""
 
     @property
     def copies(self) -> int:
@@ -47,13 +72,29 @@ class Layout:
         dist.all_gather(pieces, tensor.contiguous(), group=self.group)
         return torch.cat(pieces, dim=self.splits[name])
 
-    def whole_of(self, name: str, part: Tensor, like: Tensor) -> Tensor:
+    def kept(self, name: str, part: Tensor) -> Any:
+        """What a checkpoint keeps of it: the whole, or where ranks write apart a `Piece`."""
+        return self.piece(name, part) if self.apart else self.whole(name, part)
+
+    def piece(self, name: str, part: Tensor) -> Piece:
+        """What this rank holds of a parameter, and where that is in the whole."""
+        rank = dist.get_rank()
+        if isinstance(part, DTensor):
+            _, found = compute_local_shape_and_global_offset(part.shape, part.device_mesh, part.placements)
+            offset, ours = list(found), name in self.splits or self.place == 0
+        else:
+            offset, ours = [0] * part.ndim, rank // self.copies == 0 and (name in self.splits or self.place == 0)
+        if name in self.splits:
+            offset[self.splits[name]] += self.place * part.shape[self.splits[name]]
+        return Piece(local(part), tuple(offset), tuple(self.shape(name, part)), ours)
+
+    def kept_of(self, name: str, part: Tensor, like: Tensor) -> Any:
         """The same of a part that is an ordinary tensor, of what is held as the parameter `like` is."""
         if isinstance(like, DTensor):
             part = DTensor.from_local(
                 part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
             )
-        return self.whole(name, part)
+        return self.kept(name, part)
 
     def part(self, name: str, whole: Tensor, like: Tensor) -> Tensor:
         """What this rank holds of it, as `like` is held."""

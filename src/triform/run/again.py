@@ -11,7 +11,7 @@ from triform.run.folder import RunFolder, write_config
 
 CHANGEABLE = (
     *("accelerator", "devices", "num_nodes", "strategy", "tensor_parallel", "cpu_offload", "activation_checkpointing"),
-    *("accumulate", "async_save", "save_interval", "compile", "timeout"),
+    *("accumulate", "async_save", "save_parts", "save_interval", "compile", "timeout"),
 )
 """Keys of `trainer` that change how fast a run learns and what it keeps, but not what it learns."""
 

@@ -67,6 +67,7 @@ _CHOICES = {
     "trainer.activation_checkpointing": ("none", "block", "selective"),
     "trainer.profiler": (None, "simple", "pytorch"),
     "trainer.async_save": (True, False),
+    "trainer.save_parts": (True, False),
     "trainer.compile": (True, False),
     "trainer.deterministic": (True, False),
     "trainer.overfit": (True, False),

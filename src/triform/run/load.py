@@ -86,7 +86,7 @@ def checkpoint(folder: RunFolder, given: Path) -> Path:
     Raises:
         BadInput: the run has none.
     """
-    given = given.expanduser().resolve()
+    given = given.expanduser().parent.resolve() / given.name  # itself may be a link to a folder
     if given.parent == folder.checkpoints:
         return given if given.suffix else given.with_suffix(".ckpt")
     for name in (BEST, LAST):

@@ -355,18 +355,18 @@ class Task(L.LightningModule):
     def _cut_modules(self) -> list[FSDPModule]:
         return [module for module in self.modules() if isinstance(module, FSDPModule)]
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> dict[str, Any]:
         """All weights, whole, by their names in a checkpoint, on the CPU. Every rank must ask; the first one is told.
 
-        Without sharding they are `state_dict()`.
+        Without sharding they are `state_dict()`. Where ranks write apart, each is told what it holds.
         """
         if self.shard is None:
             return self.state_dict()
         self.keep_parts()
         found = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
-            value = self.layout.whole(name, parameter.detach())
-            if self.global_rank == 0:
+            value = self.layout.kept(name, parameter.detach())
+            if self.global_rank == 0 or self.layout.apart:
                 found[f"model.{name}"] = value.cpu()
         return found
 

@@ -240,9 +240,9 @@ def _names(task: Task) -> list[str]:
     return [name for name, _ in task.named_parameters()]
 
 
-def _whole(task: Task, parts: Sequence[Tensor]) -> list[Tensor]:
-    """Of what is held like the parameters, all."""
-    return [task.layout.whole_of(name, part, p) for part, (name, p) in zip(parts, _named(task), strict=True)]
+def _whole(task: Task, parts: Sequence[Tensor]) -> list[Any]:
+    """Of what is held like the parameters, what a checkpoint keeps."""
+    return [task.layout.kept_of(name, part, p) for part, (name, p) in zip(parts, _named(task), strict=True)]
 
 
 def _parts(task: Task, whole: Sequence[Tensor]) -> list[Tensor]:
@@ -255,7 +255,7 @@ def _named(task: Task) -> list[tuple[str, Tensor]]:
     return list(task.model.named_parameters())
 
 
-def _mapped(state: Mapping[str, Any], change: Callable[[list[Tensor]], list[Tensor]]) -> dict[str, Any]:
+def _mapped(state: Mapping[str, Any], change: Callable[[list[Tensor]], list[Any]]) -> dict[str, Any]:
     """A rule's state with each list of tensors, as many as there are parameters, changed; lists may hold such lists."""
 
     def changed(value: Any) -> Any:

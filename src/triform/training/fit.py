@@ -55,6 +55,7 @@ class TrainerSettings:
     log_interval: int
     save_interval: int | None
     async_save: bool
+    save_parts: bool
     accelerator: str
     devices: int
     num_nodes: int
@@ -263,7 +264,9 @@ def _trainer(
         accelerator=device,
         devices=settings.devices,
         num_nodes=settings.num_nodes,
-        strategy=strategy_of(settings.strategy, settings.devices * settings.num_nodes, settings.tensor_parallel),
+        strategy=strategy_of(
+            settings.strategy, settings.devices * settings.num_nodes, settings.tensor_parallel, settings.save_parts
+        ),
         precision=precision,
         max_steps=limits.max_steps,
         max_epochs=-1,

@@ -44,6 +44,13 @@ class Metrics:
             rows = [row for row in csv.DictReader(file) if None not in row.values() and row["step"]]
         self._replace([row for row in rows if int(row["step"]) <= step])
 
+    def forget(self, step: int, split: str) -> None:
+        """Drop what is known of a split at `step`, which is measured again."""
+        with self.path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        names = [name for name in self.columns if name.startswith(f"{split}/")]
+        self._replace([row for row in rows if int(row["step"]) != step or not any(row[name] for name in names)])
+
     def _replace(self, rows: Sequence[Mapping[str, str]]) -> None:
         aside = self.path.with_name(f".{self.path.name}")
         with aside.open("w", newline="", encoding="utf-8") as file:
@@ -103,6 +110,7 @@ class Record(Callback):
     ) -> None:
         self.metrics, self.summary, self.budget = metrics, summary, budget
         self.steps_per_epoch, self.flops_per_token, self.ceiling = steps_per_epoch, flops_per_token, ceiling
+        self._validated = False
 
         if summary is not None:
             summary.values.pop("where", None)  # of an error before
@@ -131,6 +139,10 @@ class Record(Callback):
         assert isinstance(pl_module, Task)
         if trainer.sanity_checking:
             return
+        if self.metrics is not None and not self._validated:  # killed between this row and its checkpoint
+            self.metrics.keep_until(trainer.global_step)
+            self.metrics.forget(trainer.global_step, "validation")
+        self._validated = True
         pl_module.status["validation_loss"] = pl_module.measured["loss"]
         self.write(trainer, pl_module, "validation", pl_module.measured)
 

@@ -6,13 +6,18 @@ import os
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
+from triform.layers.parallel import Piece
+from triform.training import sharded
 from triform.training.sealed import check, read_sealed, write_sealed
 from triform.training.stop import stop
 
@@ -46,6 +51,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self.asynchronous = asynchronous
         self.best = False
         """Whether what is saved next is the best one so far; set before each save."""
+        self._count = 0
+        """Of the saves so far, the same on all ranks."""
         self._writer: ThreadPoolExecutor | None = None
         self._written: Future[None] | None = None
 
@@ -61,17 +68,21 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             log.warning("%s", failure)
 
     def save_checkpoint(self, checkpoint: Mapping[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Write it, or begin to.
+        """Write it, or begin to; on every rank where each of them writes its part, else on the first one.
 
         Raises:
             NotSaved: this one, or the one before where it was still being written.
         """
         self.wait()
+        self._count += 1
+        write, where = save, (Path(path), self.best)
+        if sharded.parted(checkpoint):
+            write = partial(save_parts, rank=dist.get_rank(), ranks=dist.get_world_size(), count=self._count)
         if not self.asynchronous:
-            save(checkpoint, Path(path), self.best)
+            write(checkpoint, *where)
             return
         self._writer = self._writer or ThreadPoolExecutor(1, "checkpoint")
-        self._written = self._writer.submit(save, copied(checkpoint), Path(path), self.best)
+        self._written = self._writer.submit(write, copied(checkpoint), *where)
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
         self.wait()
@@ -117,6 +128,36 @@ def save(checkpoint: Mapping[str, Any], target: Path, best: bool) -> None:
         raise NotSaved(_told(error, target, n_bytes(checkpoint))) from error
 
 
+def save_parts(checkpoint: Mapping[str, Any], target: Path, best: bool, rank: int, ranks: int, count: int) -> None:
+    """One rank's share of writing a folder in the place of `target`; see `triform.training.sharded`.
+
+    Raises:
+        NotSaved: as `save`.
+    """
+    aside = target.with_name(f".{target.name}.parts.{count}")
+    rest, pieces = sharded.split(checkpoint)
+    try:
+        aside.mkdir(parents=True, exist_ok=True)
+        try:
+            sharded.write_part(pieces, aside, rank)
+        except OSError as error:
+            sharded.tell_failure(aside, rank, error.strerror or str(error))
+            raise
+        if rank != 0:
+            return
+        folder = sharded.commit(rest, aside, ranks, checkpoint["progress"]["step"])
+        if target.name == LAST and target.exists():
+            link(target, target.with_name(PREVIOUS))
+        sharded.point(target, folder)
+        if best:
+            link(target, target.with_name(BEST))
+        sharded.forget(target.parent)
+    except OSError as error:
+        if rank == 0:
+            shutil.rmtree(aside, ignore_errors=True)
+        raise NotSaved(_told(error, target, n_bytes(checkpoint))) from error
+
+
 def _told(error: OSError, target: Path, needed: int) -> str:
     return (
         f"{target} could not be written ({error.strerror or error}): it needs {needed:,} bytes, "
@@ -148,7 +189,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: the file is missing, damaged, or something else.
     """
-    found = read_sealed(path)
+    found = sharded.read_parts(path) if path.is_dir() else read_sealed(path)
     if not isinstance(found, dict) or not isinstance(found.get("state_dict"), Mapping):
         raise ValueError(f"{path} is no checkpoint: it holds no state_dict; put a good checkpoint in its place")
     return found
@@ -162,9 +203,9 @@ def newest(folder: Path) -> Path | None:
     """
     failures: list[ValueError] = []
     for path in (folder / LAST, folder / PREVIOUS, folder / BEST):
-        if path.exists():
+        if os.path.lexists(path):
             try:
-                check(path)
+                (sharded.check_parts if path.is_dir() else check)(path)
             except ValueError as error:
                 failures.append(error)
             else:
@@ -185,7 +226,12 @@ def set_aside(folder: Path, start: Path) -> None:
 def sweep(folder: Path) -> None:
     """Remove what a writer that was killed left beside the checkpoints."""
     for aside in folder.glob(".*.ckpt.*"):
-        aside.unlink(missing_ok=True)
+        if aside.is_dir() and not aside.is_symlink():
+            shutil.rmtree(aside)
+        else:
+            aside.unlink(missing_ok=True)
+    if folder.is_dir():
+        sharded.forget(folder)
 
 
 def copied(value: Any, known: dict[int, torch.UntypedStorage] | None = None) -> Any:
@@ -200,6 +246,8 @@ def copied(value: Any, known: dict[int, torch.UntypedStorage] | None = None) -> 
             return torch.empty(0, dtype=value.dtype).set_(
                 known[key], value.storage_offset(), value.size(), value.stride()
             )
+    if isinstance(value, Piece):
+        return replace(value, tensor=copied(value.tensor, known))
     if isinstance(value, dict):
         return type(value)((name, copied(item, known)) for name, item in value.items())
     if isinstance(value, list | tuple):
@@ -212,6 +260,8 @@ def n_bytes(value: Any) -> int:
     sizes: dict[int, int] = {}
 
     def add(value: Any) -> None:
+        if isinstance(value, Piece):
+            value = value.tensor
         if isinstance(value, Tensor):
             sizes[value.untyped_storage()._cdata] = value.untyped_storage().nbytes()
         elif isinstance(value, Mapping):
@@ -230,7 +280,10 @@ def link(source: Path, target: Path) -> None:
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     aside.unlink(missing_ok=True)
     try:
-        os.link(source, aside)
+        if source.is_symlink():  # to a folder of parts
+            os.symlink(os.readlink(source), aside)
+        else:
+            os.link(source, aside)
     except OSError:  # a filesystem without hard links
         shutil.copyfile(source, aside)
     os.replace(aside, target)

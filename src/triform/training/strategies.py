@@ -23,16 +23,17 @@ SHARDED = ("fsdp", "tensor_parallel")
 """Strategies under which a rank holds a part of the model."""
 
 
-def strategy_of(name: str, ranks: int, tensor_parallel: int) -> Strategy | str:
+def strategy_of(name: str, ranks: int, tensor_parallel: int, apart: bool) -> Strategy | str:
     """What Lightning runs a model with.
 
     Args:
         name: `auto`, `ddp`, `fsdp` or `tensor_parallel`; auto is DDP where there are several ranks.
         ranks: of all machines.
         tensor_parallel: ranks that compute each layer together; neighbours, so that they are on one machine.
+        apart: each rank writes its part of a checkpoint.
     """
     if name in SHARDED:
-        return Sharded(data_parallel_size=ranks // tensor_parallel, tensor_parallel_size=tensor_parallel)
+        return Sharded(ranks // tensor_parallel, tensor_parallel, apart)
     return "auto" if ranks == 1 else DDPStrategy(gradient_as_bucket_view=True)
 
 
@@ -108,10 +109,14 @@ class Sharded(ModelParallelStrategy):
 
     So any strategy goes on from the checkpoint of any other. Each tensor is put together by all ranks, one after
     another, and kept by the first one alone, on the CPU.
+
+    Args:
+        apart: each rank writes what it holds instead, and they are put together when they are read.
     """
 
-    def __init__(self, data_parallel_size: int, tensor_parallel_size: int) -> None:
+    def __init__(self, data_parallel_size: int, tensor_parallel_size: int, apart: bool) -> None:
         super().__init__(data_parallel_size, tensor_parallel_size, save_distributed_checkpoint=False)
+        self.apart = apart
 
     @property
     def task(self) -> Task:
@@ -123,6 +128,7 @@ class Sharded(ModelParallelStrategy):
         return True
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
+        self.task.layout.apart = self.apart
         return self.task.weights()
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
@@ -135,8 +141,8 @@ class Sharded(ModelParallelStrategy):
         whole: dict[int, dict[str, Any]] = {}
         for number, values in state["state"].items():
             name, parameter = of[number]
-            made = {key: layout.whole(name, v) if _is_like(v, parameter) else v for key, v in values.items()}
-            if self.is_global_zero:
+            made = {key: layout.kept(name, v) if _is_like(v, parameter) else v for key, v in values.items()}
+            if self.is_global_zero or layout.apart:
                 whole[number] = {key: v.cpu() if isinstance(v, Tensor) else v for key, v in made.items()}
         return {**state, "state": whole}
 
@@ -155,7 +161,7 @@ class Sharded(ModelParallelStrategy):
             optimizer.load_state_dict({**state, "state": parts})
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
-        if self.is_global_zero:
+        if self.is_global_zero or self.apart:
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:

@@ -1,0 +1,196 @@
+"""Folders of parts: put together on the CPU from what any number of ranks hold."""
+
+import hashlib
+import json
+import os
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+from triform.layers.parallel import Piece
+from triform.training.saving import (
+    BEST,
+    LAST,
+    PREVIOUS,
+    NotSaved,
+    copied,
+    n_bytes,
+    newest,
+    read_checkpoint,
+    save,
+    save_parts,
+    sweep,
+)
+from triform.training.sharded import MANIFEST, check_parts, commit, split, write_part
+
+
+def content(rank: int, step: int) -> dict[str, Any]:
+    """A checkpoint of two ranks: tensors cut by rows, unequally, and by columns; one tied; one that both hold."""
+    generator = torch.Generator().manual_seed(step)
+    table, columns, same = (torch.randn(size, generator=generator) for size in ((5, 3), (2, 6), (4,)))
+    rows = slice(0, 3) if rank == 0 else slice(3, 5)
+    part = Piece(table[rows].clone(), (rows.start, 0), (5, 3), True)
+    return {
+        "state_dict": {
+            "model.embedding": part,
+            "model.head": part,
+            "model.wide": Piece(columns[:, 3 * rank : 3 * rank + 3].clone(), (0, 3 * rank), (2, 6), True),
+            "model.same": Piece(same.clone(), (0,), (4,), rank == 0),
+            "model.small": Piece(torch.ones(1 - rank, 2), (rank, 0), (1, 2), True),  # nothing of it is left for rank 1
+        },
+        "optimizer_states": [{"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"betas": (0.9, 0.95)}]}],
+        "progress": {"step": step},
+    }
+
+
+def whole(step: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    table, columns, same = (torch.randn(size, generator=generator) for size in ((5, 3), (2, 6), (4,)))
+    model = {"embedding": table, "head": table, "wide": columns, "same": same, "small": torch.ones(1, 2)}
+    return {f"model.{name}": value for name, value in model.items()}
+
+
+def write(folder: Path, step: int, best: bool = False) -> None:
+    """Both ranks, beside each other."""
+    other = threading.Thread(target=save_parts, args=(content(1, step), folder / LAST, best, 1, 2, step))
+    other.start()
+    save_parts(content(0, step), folder / LAST, best, 0, 2, step)
+    other.join()
+
+
+def assert_is(path: Path, step: int) -> None:
+    found = read_checkpoint(path)
+    assert found["state_dict"].keys() == whole(step).keys()
+    for name, value in whole(step).items():
+        assert torch.equal(found["state_dict"][name], value), name
+    assert found["state_dict"]["model.head"].data_ptr() == found["state_dict"]["model.embedding"].data_ptr()
+    assert found["optimizer_states"] == content(0, step)["optimizer_states"]
+    assert found["progress"] == {"step": step}
+
+
+def test_parts_are_put_together(tmp_path: Path) -> None:
+    for step in range(1, 5):
+        write(tmp_path, step, best=step == 2)
+    assert newest(tmp_path) == tmp_path / LAST
+    for name, step in ((BEST, 2), (PREVIOUS, 3), (LAST, 4)):
+        assert_is(tmp_path / name, step)
+    links = {entry.name for entry in tmp_path.iterdir() if entry.is_symlink()}
+    folders = {entry.name for entry in tmp_path.iterdir() if not entry.is_symlink()}
+    assert links == {BEST, PREVIOUS, LAST}
+    assert folders == {os.readlink(tmp_path / name) for name in links}, "what no name means is gone"
+    assert sorted(entry.name for entry in (tmp_path / LAST).iterdir()) == [
+        *("manifest.json", "part-00000.safetensors", "part-00001.safetensors", "rest.ckpt")
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # which is meant
+def test_dcp_reads_the_parts(tmp_path: Path) -> None:
+    write(tmp_path, 7)
+    wanted = {name: torch.zeros_like(value) for name, value in whole(7).items() if name != "model.head"}
+    given = {f"state_dict.{name}": value for name, value in wanted.items()}
+    dcp.load(given, storage_reader=HuggingFaceStorageReader(str(tmp_path / LAST)), no_dist=True)
+    for name, value in wanted.items():
+        assert torch.equal(value, whole(7)[name]), name
+
+
+def test_a_file_takes_the_place_of_a_folder_and_a_folder_of_a_file(tmp_path: Path) -> None:
+    save({"state_dict": {"w": torch.ones(3)}, "progress": {"step": 1}}, tmp_path / LAST, True)
+    write(tmp_path, 2)
+    assert_is(tmp_path / LAST, 2)
+    assert read_checkpoint(tmp_path / PREVIOUS)["progress"]["step"] == 1
+    save({"state_dict": {"w": torch.ones(3)}, "progress": {"step": 3}}, tmp_path / LAST, False)
+    assert_is(tmp_path / PREVIOUS, 2)
+    assert read_checkpoint(tmp_path / LAST)["progress"]["step"] == 3
+
+
+def test_any_damage_to_any_file_is_found(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    draw = random.Random(0)
+    for path in sorted((tmp_path / LAST).iterdir()):
+        data = path.read_bytes()
+        for bit in draw.sample(range(8 * len(data)), 40):
+            broken = bytearray(data)
+            broken[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(broken)
+            with pytest.raises(ValueError, match="cannot be read"):
+                check_parts(tmp_path / LAST)
+        for size in draw.sample(range(len(data)), 10):
+            path.write_bytes(data[:size])
+            with pytest.raises(ValueError, match="cannot be read"):
+                check_parts(tmp_path / LAST)
+        path.unlink()
+        with pytest.raises(ValueError, match="cannot be read"):
+            read_checkpoint(tmp_path / LAST)
+        assert newest(tmp_path) == tmp_path / PREVIOUS
+        path.write_bytes(data)
+    assert newest(tmp_path) == tmp_path / LAST
+
+
+def test_a_folder_that_has_gone_is_no_checkpoint(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    (tmp_path / os.readlink(tmp_path / LAST)).rename(tmp_path / "elsewhere")
+    assert newest(tmp_path) == tmp_path / PREVIOUS
+
+
+def test_a_manifest_names_no_file_outside(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    path = tmp_path / LAST / MANIFEST
+    text = path.read_text().rpartition("\n")[0].replace("part-00001", "../part-00001")
+    path.write_text(text + "\n" + hashlib.sha256(text.encode()).hexdigest())
+    with pytest.raises(ValueError, match="names files outside its folder"):
+        check_parts(tmp_path / LAST)
+
+
+def test_a_rank_that_fails_or_dies_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 1)
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("triform.training.sharded.save_file", full)
+        with pytest.raises(NotSaved, match=r"No space left on device\): it needs 68 bytes"):
+            save_parts(content(1, 2), tmp_path / LAST, False, 1, 2, 2)
+    with pytest.raises(NotSaved, match=r"rank 1: No space left on device"):
+        save_parts(content(0, 2), tmp_path / LAST, False, 0, 2, 2)
+    assert_is(tmp_path / LAST, 1)
+    assert not list(tmp_path.glob(".*"))
+    rest, pieces = split(content(0, 3))
+    aside = tmp_path / ".last.ckpt.parts.3"
+    aside.mkdir()
+    write_part(pieces, aside, 0)
+    with pytest.raises(OSError, match="rank 1 has not written its part in 0 seconds"):
+        commit(rest, aside, 2, 3, wait_seconds=0.1)
+    sweep(tmp_path)
+    assert not aside.exists()
+    assert_is(tmp_path / LAST, 1)
+
+
+def test_parts_that_make_no_whole_are_refused(tmp_path: Path) -> None:
+    rest, pieces = split(content(0, 1))
+    aside = tmp_path / ".last.ckpt.parts.1"
+    aside.mkdir()
+    write_part(pieces, aside, 0)
+    folder = commit(rest, aside, 1, 1)
+    with pytest.raises(ValueError, match=r"lacks 6 numbers of state_dict\.model\.embedding"):
+        read_checkpoint(folder)
+    assert json.loads((folder / MANIFEST).read_text().rpartition("\n")[0])["step"] == 1
+
+
+def test_a_copy_of_pieces_is_as_large_as_what_the_rank_holds() -> None:
+    given = content(0, 1)
+    copy = copied(given)
+    assert n_bytes(copy) == n_bytes(given) == 4 * (9 + 6 + 4 + 2 + 1)
+    given["state_dict"]["model.wide"].tensor.zero_()
+    assert copy["state_dict"]["model.wide"].tensor.any()
+    assert copy["state_dict"]["model.head"].tensor.data_ptr() == copy["state_dict"]["model.embedding"].tensor.data_ptr()
