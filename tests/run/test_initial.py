@@ -125,6 +125,7 @@ def test_a_new_head_begins_random_and_is_named(folder: Path, tmp_path: Path, cap
             r"has stack.layers.0.feed_forward.gate_proj.weight of shape \[40, 24\], the model has",
         ),
         (["model.n_layers=3"], "has no stack.layers.2.attention.q_proj.weight"),
+        (["tokenizer=char"], r"tokenizer: .+ is token \d+ of model\.path=.* and (none|token \d+) here, .* along"),
     ],
 )
 def test_other_sizes_are_refused_before_anything_is_written(

@@ -13,6 +13,7 @@ import torch
 from hydra.core.config_store import ConfigStore
 from torch import Tensor, nn
 
+from triform.data.tokenizers import Tokenizer
 from triform.data.tokenizers.tokenizer import tokenizer_file
 from triform.layers.lora import LowRank
 from triform.models.heads import LanguageModelHead
@@ -47,6 +48,28 @@ def imported(path: str) -> tuple[str, dict[str, Any], Path | None]:
     choices = {"defaults": [{"adapter": None}, "_self_"]}
     ConfigStore.instance().store(name=option, group="model", node={**choices, **node})
     return option, node, None if tokenizer_file(tokens) is None else tokens
+
+
+def check_tokenizer(path: str, tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer whose tokens are others than the rows of the model's table were learned for; more are right.
+
+    Raises:
+        BadInput: a token of the model's own has another id here, or none.
+    """
+    run = run_of(path)
+    folder = open_pretrained(path).folder if run is None else run.tokenizer
+    if tokenizer_file(folder) is None:
+        return
+    own = Tokenizer.load(folder)
+    for was, now in ((own, tokenizer), (own.source, tokenizer.source)):
+        numbers = now.backend.get_vocab()
+        for token, number in was.backend.get_vocab().items():
+            if numbers.get(token) != number:
+                raise BadInput(
+                    f"tokenizer: {token!r} is token {number} of model.path={path} and "
+                    f"{'none' if token not in numbers else f'token {numbers[token]}'} here, so that its rows would "
+                    "stand for others; leave tokenizer out, as the model's own comes along"
+                )
 
 
 def run_of(path: str) -> RunFolder | None:

@@ -212,8 +212,9 @@ def checked(config: Mapping[str, Any], kept: "tuple[RunFolder, Origin] | None" =
     with torch.device("meta"):
         model = made.model_factory()
     if kept is None and config["model"].get("path") is not None:
-        from triform.run.initial import fill
+        from triform.run.initial import check_tokenizer, fill
 
+        check_tokenizer(config["model"]["path"], prepared.tokenizer)
         fill(model, config["model"]["path"], config["trust"], say=False)
     try:
         optimizer = made.optimizer(model)
