@@ -109,6 +109,18 @@ def test_batch_tokens_does_not_always_batch_the_same_examples() -> None:
     assert first != second
 
 
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 700])
+@pytest.mark.parametrize("batch_tokens", [60, 700, 10**6])
+def test_token_bounds_are_those_of_one_example_after_the_other(n: int, batch_tokens: int) -> None:
+    for rows in (lengths(n), np.sort(lengths(n), axis=0), lengths(n, 1)):
+        expected, start = [], 0
+        for end in range(1, n):
+            if rows[start : end + 1].max(axis=0).sum() * (end + 1 - start) > batch_tokens:
+                expected.append(end)
+                start = end
+        assert token_bounds(rows, batch_tokens) == expected
+
+
 def test_token_bounds_written_out() -> None:
     # 2 rows of (2+3) padded to (2+3) are 10 tokens; a third would make 3 * 7 of them.
     assert token_bounds(np.array([[1, 3], [2, 3], [4, 3], [4, 9]]), 13) == [2, 3]

@@ -14,10 +14,14 @@ from triform.data.packing import best_fit
 
 Rows = TypeVar("Rows", np.ndarray, Sequence[np.ndarray])
 
+_Epoch = tuple[int, np.ndarray, np.ndarray]
+"""An epoch, with what `Order._order_of` says of it."""
+
 
 def epoch_order(n: int, seed: int, epoch: int) -> np.ndarray:
     """The permutation of range(n) in which an epoch reads its examples."""
-    return np.random.default_rng([seed, epoch]).permutation(n)
+    numbers = np.arange(n, dtype=np.int32 if n < 2**31 else np.int64)  # of 100 million examples half a gigabyte less
+    return np.random.default_rng([seed, epoch]).permutation(numbers)
 
 
 def cut(rows: Rows, world: int, accumulate: int, rank: int, micro: int) -> Rows:
@@ -58,15 +62,21 @@ def token_bounds(lengths: np.ndarray, batch_tokens: int) -> list[int]:
     Returns:
         The first example of every batch but the first, as `np.split` takes them.
     """
-    bounds, start = [], 0
-    widest = [0] * lengths.shape[1]
-    for i, row in enumerate(lengths.tolist()):
-        wider = [max(pair) for pair in zip(widest, row, strict=True)]
-        if i > start and sum(wider) * (i - start + 1) > batch_tokens:
-            bounds.append(i)
-            start, wider = i, row
-        widest = wider
-    return bounds
+    bounds: list[int] = []
+    start, ahead = 0, 64
+    while True:
+        # A batch is about as long as the one before, so that little is looked at in vain.
+        widest = np.maximum.accumulate(lengths[start : start + ahead], axis=0).sum(axis=1)
+        too_many = widest * np.arange(1, len(widest) + 1) > batch_tokens
+        too_many[:1] = False  # of one example
+        n = int(too_many.argmax())
+        if n == 0 and start + ahead < len(lengths):
+            ahead *= 2
+            continue
+        if n == 0:
+            return bounds
+        start, ahead = start + n, 2 * n + 8
+        bounds.append(start)
 
 
 def held_out_batches(
@@ -115,7 +125,7 @@ class Order:
         row_lengths: np.ndarray | None = None,
         row_length: int = 0,
     ) -> None:
-        self.lengths, self.row_lengths = lengths.astype(np.int64), row_lengths
+        self.lengths, self.row_lengths = lengths.astype(np.int64, copy=False), row_lengths
         self.batch_size, self.batch_tokens, self.seed = batch_size, batch_tokens, seed
         if (batch_size is None) == (batch_tokens is None):
             raise ValueError(
@@ -127,20 +137,20 @@ class Order:
         if row_lengths is not None:
             self._pack(row_lengths, row_length)
             return
-        longest = int(self.lengths.sum(axis=1).max())
-        if batch_tokens is not None and batch_tokens < longest:
-            raise ValueError(
-                f"Order: batch_tokens={batch_tokens} is less than the longest example, {longest} tokens; "
-                f"raise data.batch_tokens to {longest} or more, or lower data.seq_len"
-            )
         if batch_size is not None:
-            self._bounds = list(range(batch_size, len(lengths), batch_size))
+            self._bounds: Sequence[int] = range(batch_size, len(lengths), batch_size)
         else:
             assert batch_tokens is not None
+            longest = int(self.lengths.sum(axis=1).max())
+            if batch_tokens < longest:
+                raise ValueError(
+                    f"Order: batch_tokens={batch_tokens} is less than the longest example, {longest} tokens; "
+                    f"raise data.batch_tokens to {longest} or more, or lower data.seq_len"
+                )
             self._n_alike = -(-int(self.lengths.sum()) // batch_tokens)
             self._bounds = token_bounds(self.lengths[alike(self.lengths, self._n_alike)], batch_tokens)
         self.steps_per_epoch = len(self._bounds) + 1
-        self._memory: tuple[int, list[np.ndarray]] = (-1, [])
+        self._memory: _Epoch = (-1, np.empty(0), np.empty(0))
 
     def _pack(self, row_lengths: np.ndarray, row_length: int) -> None:
         rows = self.batch_size
@@ -155,9 +165,9 @@ class Order:
         # Of places in the order of length, which are the same in every epoch: only the examples change places.
         self._members, self._row_ends = best_fit(np.sort(row_lengths), row_length)
         self._row_starts = np.append(0, self._row_ends)
-        self._bounds = list(range(rows, len(self._row_ends), rows))
+        self._bounds = range(rows, len(self._row_ends), rows)
         self.steps_per_epoch = len(self._bounds) + 1
-        self._memory = (-1, [])
+        self._memory = (-1, np.empty(0), np.empty(0))
         self._sorted: tuple[int, np.ndarray] = (-1, row_lengths)
 
     is_exact = True
@@ -180,7 +190,7 @@ class Order:
     def rows(self, step: int) -> tuple[int, np.ndarray | list[np.ndarray]]:
         """The same, where examples are packed row by row."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        batch = self._batches(epoch)[place]
+        batch = self._batch(epoch, place)
         if self.row_lengths is None:
             return epoch, batch
         in_order = self._in_order(epoch)
@@ -207,10 +217,14 @@ class Order:
         last = sum(int(self.lengths[self.batch(epochs * self.steps_per_epoch + i)[1]].sum()) for i in range(rest))
         return epochs * int(self.lengths.sum()) + last
 
-    def _batches(self, epoch: int) -> list[np.ndarray]:
+    def _batch(self, epoch: int, place: int) -> np.ndarray:
+        """The examples of a batch, or its rows if examples are packed."""
         if self._memory[0] != epoch:
-            self._memory = (epoch, self._batches_of(epoch))
-        return self._memory[1]
+            self._memory = (epoch, *self._order_of(epoch))
+        _, order, places = self._memory
+        number = int(places[place]) if len(places) else place
+        start = self._bounds[number - 1] if number > 0 else 0
+        return order[start : self._bounds[number] if number < len(self._bounds) else len(order)]
 
     def _in_order(self, epoch: int) -> np.ndarray:
         """Examples by the length that they take of a row, equal ones in this epoch's order."""
@@ -220,15 +234,16 @@ class Order:
             self._sorted = (epoch, order[np.argsort(self.row_lengths[order], kind="stable")])
         return self._sorted[1]
 
-    def _batches_of(self, epoch: int) -> list[np.ndarray]:
-        """The examples of each batch, or the rows if examples are packed."""
+    def _order_of(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The examples, or rows of them, in an order that is cut at the bounds, and which batch is read when; none at
+        all: they are read in this order."""
+        in_turn = np.empty(0, dtype=np.int64)
         if self.row_lengths is not None:
-            rows = np.random.default_rng([self.seed, epoch, 1]).permutation(len(self._row_ends))
-            return np.split(rows, self._bounds)
+            return np.random.default_rng([self.seed, epoch, 1]).permutation(len(self._row_ends)), in_turn
         order = epoch_order(len(self.lengths), self.seed, epoch)
         if self.batch_size is not None:
-            return np.split(order, self._bounds)
+            return order, in_turn
         # The sorted lengths, and with them the bounds, are those of every epoch; only the examples change
         # places.
-        batches = np.split(order[alike(self.lengths[order], self._n_alike)], self._bounds)
-        return [batches[i] for i in np.random.default_rng([self.seed, epoch, 1]).permutation(len(batches))]
+        order = order[alike(self.lengths[order], self._n_alike)]
+        return order, np.random.default_rng([self.seed, epoch, 1]).permutation(self.steps_per_epoch)

@@ -60,7 +60,7 @@ class Examples:
             assert isinstance(documents, Documents)
             return documents.lengths[:, None]
         if self.split.kind in ("text", "images"):
-            return np.full((len(self.of_epoch(0)), 1), self.seq_len)
+            return np.broadcast_to(np.int64(self.seq_len), (len(self.of_epoch(0)), 1))
         return np.minimum(self.split.lengths, self.seq_len)
 
 
