@@ -15,6 +15,7 @@ from torch import Tensor
 
 from triform.analysis.plots import save
 from triform.layers.attention import capture_weights
+from triform.models.predecessor import Predecessor
 from triform.run.load import Loaded
 from triform.tasks.seq2seq import Seq2Seq
 
@@ -52,6 +53,11 @@ def attention_maps(loaded: Loaded, source: str, target: str | None) -> list[Maps
     tokens, family = loaded.tokenizer, loaded.family
     if getattr(getattr(model, "embedding", None), "reads", "tokens") != "tokens":
         raise ValueError(f"{loaded.folder.path} reads images, not text; name a run of text")
+    if isinstance(model, Predecessor):
+        raise ValueError(
+            f"{loaded.folder.path} has no attention of several heads to draw; name a run of a Transformer, or look at "
+            f"plots/alignment.png of this one, which there is where its decoder attends to the source"
+        )
     if family == "encoder" and target is not None:
         raise ValueError("--target: an encoder reads one text; leave it out")
     ids = tokens.source.encode(source)

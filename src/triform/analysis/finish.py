@@ -15,6 +15,7 @@ from triform.data.module import training_examples, training_order
 from triform.data.prepare import Prepared, Split
 from triform.data.rows import TextRows
 from triform.layers.attention import capture_weights
+from triform.models.predecessor import Predecessor
 from triform.run.folder import RunFolder
 from triform.run.load import Loaded, open_run
 from triform.run.parts import loader, own_data
@@ -46,8 +47,8 @@ def finish(folder: RunFolder, trust: Sequence[str]) -> None:
     pictures = [folder.plots / "loss.png"]
     loss_curve(folder.metrics, pictures[0])
     if loaded.family == "encoder_decoder" and prepared.kind == "pairs":
-        pictures.append(folder.plots / "alignment.png")
-        draw_alignment(loaded, examples[:N_PICTURED], pictures[-1])
+        picture = folder.plots / "alignment.png"
+        pictures += [picture] if draw_alignment(loaded, examples[:N_PICTURED], picture) else []
     console = Console()
     if loaded.config["trainer"]["overfit"]:
         console.print("Figures and samples are of the one batch that was trained on.", style="bold")
@@ -113,17 +114,27 @@ def baselines(prepared: Prepared, split: str, figures: Mapping[str, Any]) -> dic
     return {}
 
 
-def draw_alignment(loaded: Loaded, examples: Sequence[Mapping[str, Any]], out: Path) -> None:
-    """The last layer's cross-attention, a mean over its heads, while the right target is read."""
+def draw_alignment(loaded: Loaded, examples: Sequence[Mapping[str, Any]], out: Path) -> bool:
+    """The last layer's cross-attention, a mean over its heads, while the right target is read; False: there is none."""
     weights, sources, targets = [], [], []
     tokens, device = loaded.tokenizer, next(loaded.model.parameters()).device
     for example in examples:
         batch = loaded.objective.collate([example], [(0, 0)])
         batch = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in batch.items()}
-        with torch.inference_mode(), capture_weights(loaded.model) as captured:
-            loaded.objective.hidden(loaded.model, batch)
-        last = [name for name in captured if "cross" in name][-1]
-        weights.append(captured[last][0].float().mean(0).cpu().numpy())
+        seen = _looked(loaded, batch)
+        if seen is None:
+            return False
+        weights.append(seen[0].float().cpu().numpy())
         sources.append(tokens.source.pieces(batch["input_ids"][0].tolist()))
         targets.append(tokens.pieces(batch["labels"][0].tolist()))
     alignment(weights, sources, targets, out)
+    return True
+
+
+def _looked(loaded: Loaded, batch: Mapping[str, Any]) -> torch.Tensor | None:
+    """What each token of the targets attends to in its source."""
+    if isinstance(loaded.model, Predecessor):
+        return loaded.model.alignment(batch["input_ids"], batch["decoder_input_ids"])
+    with torch.inference_mode(), capture_weights(loaded.model) as captured:
+        loaded.objective.hidden(loaded.model, dict(batch))
+    return captured[[name for name in captured if "cross" in name][-1]].mean(1)
