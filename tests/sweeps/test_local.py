@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from triform.run.errors import BadInput
 from triform.run.folder import RunFolder
 from triform.sweeps import local
 from triform.sweeps.launcher import Ended, Ready
-from triform.sweeps.local import Local
+from triform.sweeps.local import PRELOAD, Local
 from triform.sweeps.manifest import SweepFolder
 from triform.sweeps.run import launcher_of
 
@@ -157,3 +159,11 @@ def test_a_killed_rank_is_told_with_its_job(tmp_path: Path, monkeypatch: pytest.
     given(tmp_path)
     launcher._running["3"][0].ranks[0].kill()
     assert until(launcher, 1) == [Ended("3", 1, "rank 0 was ended by SIGKILL")]
+
+
+def test_what_the_server_has_imported_is_garbage_in_no_job() -> None:
+    """The collector would look through all of it in each job."""
+    assert PRELOAD[-1] == "triform.sweeps.freeze", "nothing is imported after it"
+    code = "import gc, json, triform.sweeps.freeze; print(gc.get_freeze_count())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 1000

@@ -22,8 +22,11 @@ from triform.training.hardware import rank
 MEMORY = 2 * 2**30
 """Bytes that `jobs=auto` reckons with for each process on a CPU: importing takes a quarter of it."""
 
-PRELOAD = ("triform.analysis.finish", "triform.sweeps.local", "matplotlib.backends.backend_agg", "sacrebleu")
-"""What the report at the end of each job imports."""
+PRELOAD = (
+    *("triform.analysis.finish", "triform.sweeps.local", "matplotlib.backends.backend_agg", "sacrebleu"),
+    "triform.sweeps.freeze",
+)
+"""What the report at the end of each job imports; then what says that none of it is garbage."""
 
 
 class Local(Launcher):
