@@ -4,7 +4,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from triform.data.order import Order, alike, by_length, cut, epoch_order, held_out_batches, token_bounds
+from triform.data.order import (
+    Order,
+    alike,
+    boxes,
+    by_length,
+    cut,
+    epoch_order,
+    held_out_batches,
+    padding,
+    token_bounds,
+)
 from triform.data.prepare import Prepared, prepare
 from triform.data.sources.pairs import PairFiles
 from triform.data.tokenizers import BPE
@@ -158,6 +168,32 @@ def test_less_than_a_twentieth_of_what_is_read_of_multi30k_is_padding(multi30k: 
         room += sum(batch[name].numel() for name in ("input_ids", "decoder_input_ids") if name in batch)
     assert 0.9 < real / (order.steps_per_epoch / 4) / (4096 * 17 / 16) < 1.0, "batches are as large as asked"
     assert 1 - real / room < 0.05
+
+
+@pytest.mark.parametrize("batch_tokens", [60, 150, 10**6])
+def test_boxes_hold_each_example_once_and_no_more_than_asked(batch_tokens: int) -> None:
+    rows = lengths(400)
+    members, bounds = boxes(rows, batch_tokens)
+    assert sorted(members) == list(range(400))
+    for batch in np.split(members, bounds):
+        assert len(batch) == 1 or rows[batch].max(axis=0).sum() * len(batch) <= batch_tokens
+    if batch_tokens == 150:
+        line = alike(rows, len(bounds))
+        assert padding(rows[members], bounds) < 0.8 * padding(rows[line], token_bounds(rows[line], batch_tokens))
+
+
+def test_few_large_batches_are_boxes_in_every_epoch(multi30k: Prepared) -> None:
+    train = multi30k.splits["train"].lengths
+    order = Order(train, None, 8192, seed=1)
+    for epoch in (0, 3):
+        found = [order.batch(epoch * order.steps_per_epoch + step) for step in range(order.steps_per_epoch)]
+        assert {of for of, _ in found} == {epoch}
+        assert sorted(np.concatenate([rows for _, rows in found])) == list(range(len(train)))
+        room = [int(train[rows].max(axis=0).sum()) * len(rows) for _, rows in found]
+        assert max(room) <= 8192
+        assert 1 - train.sum() / sum(room) < 0.04
+    line = train[alike(train, -(-int(train.sum()) // 8192))]
+    assert padding(line, token_bounds(line, 8192)) > 0.06
 
 
 def test_by_length_sorts_by_source_then_target_and_keeps_ties() -> None:
