@@ -11,8 +11,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from triform.analysis.anatomy import kept
-from triform.analysis.cluster import Cut, Traffic, checkpointed, cut_of
+from triform.analysis.cluster import Cut, Traffic, cut_of, lean
+from triform.layers.block import Block
 from triform.layers.parallel import local
+from triform.layers.recompute import recompute
 from triform.run.compose import compose
 from triform.run.job import settled
 from triform.run.sketch import sketch
@@ -142,4 +144,26 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
 def test_blocks_computed_again_keep_their_inputs() -> None:
     model = made(*TINY, "model.n_layers=3")
     row, _ = kept(model, 6)
-    assert checkpointed(model, 6, row) == 3 * 6 * 32 * 4 + row // 3
+    inputs = 3 * 6 * 32 * 4
+    assert lean(model, 6, row, 4, selective=False) == inputs + row // 3
+    outputs = (32 + 16 + 16 + 32 + 48 + 48 + 32) + 32  # of the projections, and of attention
+    assert lean(model, 6, row, 4, selective=True) == inputs + 3 * 6 * outputs * 4 + row // 3
+
+
+def test_a_block_computed_again_keeps_what_is_planned() -> None:
+    """Measured between the passes, so without the one block that is computed again."""
+    words = (*TINY, "model.n_layers=6", "model.dropout=0")
+    row, _ = kept(made(*words), 16)
+    planned = lean(made(*words), 16, row, 4, selective=False)
+    model: Any = made(*words).to_empty(device="cpu")
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    recompute(blocks, "block")
+    held = {parameter.untyped_storage()._cdata: 0 for parameter in model.parameters()}
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        held.setdefault(x.untyped_storage()._cdata, x.untyped_storage().nbytes())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        model(torch.ones(1, 16, dtype=torch.long))
+    assert planned - row // 6 <= sum(held.values()) < planned < row

@@ -201,6 +201,12 @@ def test_eight_billion_parameters_on_64_and_512_gpus(
     assert slow["hours"] / one["hours"] == pytest.approx(slow["step_seconds"] / one["step_seconds"])
     assert slow["mfu"] == pytest.approx(0.4 * one["step_seconds"] / slow["step_seconds"])
 
+    (block,) = json.loads(plan(capsys, "--json", *fsdp, "trainer.activation_checkpointing=block"))
+    assert block["memory"]["activations"] == one["checkpointed"]
+    assert block["mfu"] == pytest.approx(0.3), "a third more work, which counts for nothing"
+    (kept,) = json.loads(plan(capsys, "--json", *fsdp, "trainer.activation_checkpointing=selective"))
+    assert block["memory"]["activations"] < kept["memory"]["activations"] < one["memory"]["activations"]
+
     words = (*LLAMA, "trainer=fsdp_tp", "trainer.devices=8", "trainer.num_nodes=64", "trainer.tensor_parallel=8")
     (many,) = json.loads(plan(capsys, "--json", *words, *rates))
     assert (many["devices"], many["rows"]) == (512, 4), "64 groups of 8 read different rows"

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from triform.layers.attention import Attention
 from triform.layers.block import Block
 from triform.layers.feed_forward.mixture import MixtureOfExperts
 from triform.layers.tensor_parallel import Ranks, SharedLinear, share
@@ -57,13 +58,16 @@ class Cut:
                     setattr(module, name, cut[parameter])
         return gathered
 
-    def traffic(self, model: nn.Module, rows: int, seq_len: int, micro_batches: int, size: int) -> "Traffic":
+    def traffic(
+        self, model: nn.Module, rows: int, seq_len: int, micro_batches: int, size: int, again: bool = False
+    ) -> "Traffic":
         """Bytes of an optimizer step.
 
         Args:
             model: as `share` has left it.
             rows: of a micro-batch, each of `seq_len` tokens (an encoder-decoder: on either side).
             size: bytes of a number that passes between layers.
+            again: blocks are computed again in the backward pass.
         """
         outside, blocks = _units(model)
         weights = [_bytes(one, False) for one in (outside, *blocks)]
@@ -74,7 +78,8 @@ class Cut:
         else:  # added up in a ring, once: each part goes round twice
             data = 2 * others * trained
         sums = sum(module.out_features for module in model.modules() if isinstance(module, SharedLinear))
-        tensor = 2 * 2 * (self.tensor - 1) / self.tensor * micro_batches * rows * seq_len * sums * size  # either pass
+        numbers = (3 if again else 2) * micro_batches * rows * seq_len * sums  # of each pass
+        tensor = 2 * (self.tensor - 1) / self.tensor * numbers * size
         return Traffic(round(data), round(tensor))
 
 
@@ -110,8 +115,15 @@ def cut_of(trainer: Mapping[str, Any], devices: int) -> Cut:
     return Cut(ranks // tensor, tensor, trainer["strategy"] == "fsdp")
 
 
-def checkpointed(model: Any, seq_len: int, kept: int) -> int:
-    """Bytes of a row that are left of the `kept` ones if each block were computed again in the backward pass."""
+def lean(model: Any, seq_len: int, kept: int, size: int, selective: bool) -> int:
+    """Bytes that are left of the `kept` ones of a row where blocks are computed again in the backward pass.
+
+    That is their inputs and one block while it is computed again, and what `selective` keeps besides: products of
+    matrices and of attention.
+
+    Args:
+        size: bytes of a number of these products.
+    """
     inputs: list[int] = []
 
     def note(block: nn.Module, args: tuple[Any, ...]) -> None:
@@ -123,7 +135,16 @@ def checkpointed(model: Any, seq_len: int, kept: int) -> int:
     model(*((row, row) if getattr(model, "family", "") == "encoder_decoder" else (row,)))
     for hook in hooks:
         hook.remove()
-    return sum(inputs) + kept // max(len(blocks), 1)
+    inside = [module for block in blocks for module in block.modules()]
+    products = sum(module.out_features for module in inside if isinstance(module, nn.Linear))
+    products += sum(module.n_heads * module.head_dim for module in inside if isinstance(module, Attention))
+    return sum(inputs) + selective * size * seq_len * products + kept // max(len(blocks), 1)
+
+
+def copied(model: nn.Module) -> int:
+    """Bytes of weights that mixed precision has copies of at a time where blocks are computed again."""
+    outside, blocks = _units(model)
+    return _bytes(outside, False) + max((_bytes(one, False) for one in blocks), default=0)
 
 
 def _units(model: nn.Module) -> tuple[dict[str, nn.Parameter], list[dict[str, nn.Parameter]]]:

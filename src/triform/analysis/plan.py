@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from triform.analysis.anatomy import DTYPES, MIB, MIXED, Memory, kept, memory, mib, micro_batch
-from triform.analysis.cluster import Cut, Traffic, checkpointed, cut_of
+from triform.analysis.cluster import Cut, Traffic, copied, cut_of, lean
 from triform.models.cost import count_parameters, flops_per_token
 from triform.run.build import build
 from triform.run.check import check_content, check_keys, check_reach
@@ -82,7 +82,7 @@ class Plan:
         is_exact: whether `tokens` are counted over the data, else estimated.
         hours: of training, without validation; None: not known.
         strategy: how devices share the work, and `cut` what that means.
-        checkpointed: bytes of activations if each block were computed again in the backward pass; None: not known.
+        checkpointed: bytes of activations where each block is computed again in the backward pass; None: not known.
         traffic: of an optimizer step.
         step_seconds: of an optimizer step with full rows, communication included.
         mfu: share of `rate` that is expected, communication included.
@@ -107,6 +107,7 @@ class Plan:
     strategy: str
     nodes: int
     cut: Cut
+    activation_checkpointing: str
     checkpointed: int | None
     traffic: Traffic
     step_seconds: float
@@ -165,22 +166,28 @@ def plan(overrides: Sequence[str], folders: Sequence[Path], machine: Machine) ->
         raise BadInput(f"scheduler: {one_line(error)}; see python train.py --help scheduler") from error
     model.to(DTYPES.get(precision, torch.float32))
     cut.share(model)
-    traffic = cut.traffic(model, rows, known.seq_len, trainer["accumulate"], 4 if precision.startswith("32") else 2)
-    row = _checkpointed(model, known.seq_len, precision)
+    mode, size = trainer["activation_checkpointing"], 4 if precision.startswith("32") else 2
+    traffic = cut.traffic(model, rows, known.seq_len, trainer["accumulate"], size, mode != "none")
+    block, selective = (_lean(model, rows, known.seq_len, precision, size, chosen) for chosen in (False, True))
     try:
         used = memory(model, optimizer, rows, known.seq_len, precision, cut.hold)
     except (TypeError, ValueError) as error:
         raise BadInput(f"optimizer: {one_line(error)}; see python train.py --help optimizer") from error
+    if mode != "none":
+        used = replace(used, activations=block if mode == "block" else selective)
     if used.total > machine.bytes(device):
         raise BadInput(
             f"memory: {mib(used.total)} of a device are needed, {mib(int(machine.bytes(device)))} are there; lower "
-            "data.batch_size, data.seq_len or the model, or raise trainer.accumulate or trainer.devices"
+            "data.batch_size, data.seq_len or the model, raise trainer.accumulate or trainer.devices, or set "
+            "trainer.activation_checkpointing=block or trainer=fsdp"
         )
     all_devices = devices * trainer["num_nodes"]
     rate = machine.rate(device, precision)
     sides = 2 if model.family == "encoder_decoder" else 1
     read = sides * rows * known.seq_len * trainer["accumulate"] * cut.data
-    compute = read * per_token / (all_devices * rate * machine.mfu)
+    compute = read * per_token / (all_devices * rate * machine.mfu)  # seconds
+    if mode == "block":
+        compute *= 4 / 3  # the forward pass is a third of all work
     within, across = machine.link or math.inf, machine.network or math.inf
     seconds = traffic.seconds(
         compute, within if trainer["num_nodes"] == 1 else across, within if cut.tensor <= devices else across
@@ -209,10 +216,11 @@ def plan(overrides: Sequence[str], folders: Sequence[Path], machine: Machine) ->
         strategy=_strategy(trainer, all_devices),
         nodes=trainer["num_nodes"],
         cut=cut,
-        checkpointed=None if row is None else rows * row,
+        activation_checkpointing=mode,
+        checkpointed=block,
         traffic=traffic,
         step_seconds=seconds,
-        mfu=machine.mfu * compute / seconds,
+        mfu=read * per_token / (all_devices * rate * seconds),
         matched=said(config),
         difference=None if result is None else result["difference"],
         notes=[*known.notes, *_notes(config, spent, cut.data, precision if elsewhere else None)],
@@ -236,13 +244,15 @@ def _strategy(trainer: Mapping[str, Any], devices: int) -> str:
     return name if name != "auto" else "alone" if devices == 1 else "ddp"
 
 
-def _checkpointed(model: Any, seq_len: int, precision: str) -> int | None:
-    """Bytes that a row keeps of its activations if each block were computed again; None: not known."""
+def _lean(model: Any, rows: int, seq_len: int, precision: str, size: int, selective: bool) -> int | None:
+    """Bytes of activations, copies of weights included, where blocks are computed again; None: not known."""
     try:
         row, _ = kept(model, seq_len)
-        return checkpointed(model, seq_len, round(MIXED * row) if precision.endswith("-mixed") else row)
     except (RuntimeError, NotImplementedError):
         return None
+    mixed = precision.endswith("-mixed")
+    row = lean(model, seq_len, round(MIXED * row) if mixed else row, size, selective)
+    return rows * row + (copied(model) // 2 if mixed else 0)
 
 
 def _notes(config: Mapping[str, Any], spent: Effort, readers: int, assumed: str | None) -> list[str]:

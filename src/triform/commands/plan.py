@@ -108,8 +108,8 @@ def _page(plan: "Plan", machine: "Machine") -> Iterator[str]:
         if name == "gathered" and not memory.gathered:
             continue
         yield f"  {name:<13}  {mib(getattr(memory, name))}{more.get(name, '')}"
-    if plan.checkpointed is not None and memory.activations:
-        yield f"                 activations would be {mib(plan.checkpointed)} if each block were computed again"
+    if plan.checkpointed is not None and plan.activation_checkpointing == "none":
+        yield f"                 activations {mib(plan.checkpointed)} with trainer.activation_checkpointing=block"
     if memory.attention:
         yield f"                 and {mib(memory.attention)} more where attention has no fused kernel"
     if plan.devices > 1:
