@@ -15,7 +15,7 @@ PIP_ARGS ?=
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all check format hooks bench clean
+.PHONY: help setup train compare test test-all check format hooks bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,6 +24,15 @@ setup: $(READY)  ## virtual environment in .venv with everything installed (done
 
 train: $(READY)  ## train the default model: dates to ISO 8601, one to two minutes on two cores
 	@$(BIN)/python train.py $(ARGS)
+
+# Again after an end too early, it goes on where it was; after `rm -r outputs/sweeps/forms_*`, from the beginning.
+compare: $(READY)  ## the three forms at one size on two built-in data sets, three seeds each: a report and a table of each
+	@$(BIN)/python train.py -m experiment=stdlib_modules_small model=encoder,decoder,encoder_decoder seed=0,1,2 \
+		logger=csv hydra.sweeper.name=forms_on_modules hydra.sweeper.metric=accuracy hydra.sweeper.mode=max $(ARGS)
+	@$(BIN)/python train.py -m experiment=dates_small model=decoder,encoder_decoder seed=0,1,2 \
+		logger=csv hydra.sweeper.name=forms_on_dates $(ARGS)
+	@$(BIN)/triform compare outputs/sweeps/forms_on_modules
+	@$(BIN)/triform compare outputs/sweeps/forms_on_dates --metric test/exact_match
 
 test: $(READY)  ## fast tests, on the CPU
 	$(PYTEST) $(ARGS)
