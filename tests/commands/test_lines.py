@@ -89,6 +89,8 @@ def test_classify_keeps_lines_and_their_order(classes: str, piped: Piped) -> Non
     assert code == 0, said
     assert [line in ("a", "b") for line in whole] == [i not in BLANK for i in range(N_LINES)]
     assert "were cut, line 5 first" in said
+    assert "warning: 8 of 10 lines hold something that the tokenizer does not know, line 1 first" in said
+    assert piped("bad word\ngood word 1\n", "classify", classes)[2] == ""
     _, chances, _ = piped(AWKWARD, "classify", classes, "--probabilities", "--batch-size", "2")
     for line, text in zip(whole, chances, strict=True):
         if line:

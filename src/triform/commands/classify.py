@@ -47,5 +47,5 @@ def main(arguments: list[str]) -> int:
         named = [dict(zip(labels, row, strict=True)) for row in chances.double().tolist()]
         return [json.dumps(row, ensure_ascii=False) for row in named]
 
-    answer_lines(loaded.tokenizer.encode_batch, answer, task.room(), options.batch_size)
+    answer_lines(loaded.tokenizer, answer, task.room(), options.batch_size)
     return 0

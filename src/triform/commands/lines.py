@@ -8,8 +8,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from triform.run.errors import BadInput
+
+if TYPE_CHECKING:
+    from triform.data.tokenizers import Tokenizer
 
 WINDOW = 4096
 """Lines that are sorted by length together, so that they share batches with little padding. Between two windows what
@@ -17,7 +21,6 @@ is known is written."""
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 
-Encode = Callable[[Sequence[str]], list[list[int]]]
 Answer = Callable[[list[list[int]]], list[str]]
 
 
@@ -36,14 +39,15 @@ def check_batch_size(batch_size: int) -> None:
         raise BadInput(f"--batch-size {batch_size}: set it to at least 1, or leave it out")
 
 
-def answer_lines(encode: Encode, answer: Answer, room: int, batch_size: int) -> None:
+def answer_lines(tokenizer: "Tokenizer", answer: Answer, room: int, batch_size: int) -> None:
     """Write a line to standard output for each line of standard input, in order, both UTF-8.
 
     A line ends with LF or CRLF and with nothing else, so that other programs count as many. A blank line gives an empty
-    one. How many lines are longer than what is read of them is said at the end.
+    one. How many lines are longer than what is read of them, and how many hold what the tokenizer does not know, is
+    said at the end.
 
     Args:
-        encode: texts to token ids.
+        tokenizer: of the texts.
         answer: what is written for texts, by their ids; line ends in it become blanks.
         room: tokens of a text that are read.
         batch_size: texts at a time.
@@ -55,12 +59,13 @@ def answer_lines(encode: Encode, answer: Answer, room: int, batch_size: int) -> 
     if sys.stdin.isatty():
         print("one text a line; end with Ctrl-D", file=sys.stderr)
     window = 1 if sys.stdin.isatty() else max(WINDOW, batch_size)
-    number, cut = 0, []
+    number, cut, unknown = 0, [], []
     with _progress() as say:
         while raw := list(islice(source, window)):
             texts = [_text(line, number + i) for i, line in enumerate(raw, 1)]
             given = [i for i, text in enumerate(texts) if text.strip()]
-            ids = encode([texts[i] for i in given])
+            ids = tokenizer.encode_batch([texts[i] for i in given])
+            unknown += [number + i + 1 for i, row in zip(given, ids, strict=True) if tokenizer.unk_id in row]
             cut += [number + i + 1 for i, row in zip(given, ids, strict=True) if len(row) > room]
             answers = [""] * len(texts)
             for places in _by_length(ids, batch_size):
@@ -75,6 +80,12 @@ def answer_lines(encode: Encode, answer: Answer, room: int, batch_size: int) -> 
         print(
             f"warning: {len(cut)} of {number} lines have more than the {room} tokens that the model reads and were "
             f"cut, line {cut[0]} first",
+            file=sys.stderr,
+        )
+    if unknown:
+        print(
+            f"warning: {len(unknown)} of {number} lines hold something that the tokenizer does not know, line "
+            f"{unknown[0]} first",
             file=sys.stderr,
         )
 
