@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.run.tiny import TINY
+from tests.run.tiny import TINY, triform
 from triform.commands import main
 from triform.run.folder import RunFolder, write_whole
 from triform.sweeps import sbatch
@@ -119,6 +119,20 @@ def test_a_dry_run_prints_the_script_alone(
     assert not list(tmp_path.iterdir())
     assert "there is no sbatch here" in refused(capsys, *TINY)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_may_be_prepared_for_another_scheduler(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    lines, folder = submit(capsys, "--prepare", *TINY, "trainer.accelerator=cpu")
+    assert lines == [f"run: {folder.path}"]
+    assert not cluster.scripts
+    assert (folder.path / "tokenizer").is_dir()
+    assert not (folder.path / "slurm.sbatch").exists()
+    done = triform(tmp_path, "resume", str(folder.path))
+    assert done.returncode == 0, done.stderr
+    assert folder.read_summary()["status"] == "finished"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,11 @@ def main(arguments: list[str]) -> int:
     )
     made.add_argument("words", nargs="*", metavar="key=value", help="what would be typed after train.py, or a run")
     made.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
+    made.add_argument(
+        "--prepare",
+        action="store_true",
+        help="make the run's folder and submit nothing: any scheduler then starts triform resume RUN on every rank",
+    )
     made.add_argument("--config-dir", metavar="DIR", help="your own options, as for train.py")
     made.add_argument(
         "--trust",
@@ -39,7 +44,7 @@ def main(arguments: list[str]) -> int:
             "for train.py; a run with changes is triform rerun's"
         )
 
-    from triform.sweeps.submission import log_of, of_overrides, of_run, submit
+    from triform.sweeps.submission import log_of, of_overrides, of_run, prepared, submit
 
     if runs:
         asked = of_run(runs[0], settings, options.trust)
@@ -48,6 +53,9 @@ def main(arguments: list[str]) -> int:
     if options.dry_run:
         unborn = asked.parent / time.strftime("%Y-%m-%d_%H-%M-%S_xxxx")
         print(asked.script(unborn if asked.folder is None else asked.folder.path), end="")
+        return FINISHED
+    if options.prepare:
+        print(f"run: {prepared(asked).path}", flush=True)
         return FINISHED
     job, folder = submit(asked)
     goes_on = "" if asked.folder is None else ", goes on with its run"

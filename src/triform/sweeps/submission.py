@@ -130,16 +130,24 @@ def submit(asked: Asked) -> tuple[str, RunFolder]:
         BadInput: it is in the queue already, it trains, its data is wrong, or SLURM refuses it.
     """
     check_slurm("triform submit")
-    folder = asked.folder
-    if folder is None:
-        config = matched(asked.config, asked.typed)
-        folder = created(config, asked.typed, checked(as_if_here(config)))
-    else:
-        _check_free(folder)
+    folder = prepared(asked)
     id = sbatch.submit(folder.path / SCRIPT, asked.script(folder.path))
     record = {"job": id, "key": asked.key, "launcher": list(asked.launcher)}
     write_whole(folder.path / RECORD, json.dumps(record, indent=2) + "\n")
     return id, folder
+
+
+def prepared(asked: Asked) -> RunFolder:
+    """The folder of the run, with all that its ranks read; it is made where it is not there.
+
+    Raises:
+        BadInput: it is in the queue already, it trains, or its data is wrong.
+    """
+    if asked.folder is not None:
+        _check_free(asked.folder)
+        return asked.folder
+    config = matched(asked.config, asked.typed)
+    return created(config, asked.typed, checked(as_if_here(config)))
 
 
 def log_of(folder: RunFolder) -> Path:
