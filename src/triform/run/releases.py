@@ -33,7 +33,11 @@ def check_releases() -> None:
             )
     from packaging.requirements import Requirement
 
-    for line in importlib.metadata.requires("triform") or []:
+    try:
+        lines = importlib.metadata.requires("triform") or []
+    except importlib.metadata.PackageNotFoundError:  # run from its source
+        lines = []
+    for line in lines:
         needed = Requirement(line)
         if needed.name not in NEEDED or (needed.marker is not None and not needed.marker.evaluate({"extra": ""})):
             continue

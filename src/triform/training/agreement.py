@@ -1,7 +1,6 @@
 """Ranks that do not train the same thing are found before the first step."""
 
 import hashlib
-import importlib.metadata
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
@@ -74,13 +73,13 @@ def different(of_all: Sequence[Mapping[str, str]]) -> str:
 
 @cache
 def code() -> str:
-    """Triform's version and a hash of its source files; a rank may have been started from another copy."""
+    """A hash of triform's source files: a rank may have been started from another copy."""
     state = hashlib.blake2b(digest_size=8)
     root = Path(__file__).resolve().parents[1]
     for file in sorted(root.rglob("*.py")):
         state.update(f"{file.relative_to(root).as_posix()}\n".encode())
         state.update(file.read_bytes())
-    return f"{importlib.metadata.version('triform')}-{state.hexdigest()}"
+    return state.hexdigest()
 
 
 def content(file: Path) -> str:
