@@ -2,13 +2,14 @@
 
 import multiprocessing
 import os
+import secrets
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -244,9 +245,12 @@ def _die_with_parent(save: bool) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """None of those that systems give to connections, from 32768: another's could have it before the ranks meet."""
+    for _ in range(100):
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", 25000 + secrets.randbelow(7000)))
+            return int(free.getsockname()[1])
+    raise RuntimeError("no port of 25000 to 31999 is free for the ranks to meet")
 
 
 class Launcher:
