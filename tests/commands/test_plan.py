@@ -13,7 +13,8 @@ from triform.models.cost import count_parameters, flops_per_token
 from triform.run.compose import compose
 from triform.run.folder import RunFolder, read_overrides
 from triform.run.job import checked, settled
-from triform.run.jobs import jobs
+from triform.run.errors import BadInput
+from triform.run.jobs import jobs, staged
 from triform.run.parts import parts
 
 DATES = ("data.n_train=60", "data.n_validation=9", "data.n_test=7", "data.batch_size=4", "logger=csv")
@@ -162,6 +163,27 @@ def test_the_jobs_of_a_command_line() -> None:
     assert [one.overrides for one in jobs(["a=1,2", "a=3"], True)] == [["a=3"]]
     (one, _) = jobs(["seed=0,1", "match.to=model=decoder model.d_ff=7"], True)
     assert one.overrides[1] == "match.to='model=decoder model.d_ff=7'"
+
+
+def test_variants_that_are_tuned_are_planned_with_their_trials() -> None:
+    key = "optimizer.lr"
+    found = staged(["model=a,b", "seed=0,1", f"compare.tune={key}", "compare.trials=3"])
+    assert [job.varied for job in found] == [
+        *(f"model={model} trial {number} of 3" for model in "ab" for number in (1, 2, 3)),
+        *(f"model={model} seed={seed} at its best {key}" for model in "ab" for seed in (0, 1)),
+    ]
+    assert found[4].overrides == ["model=b", "seed=0", f"compare.tune={key}", "compare.trials=3"]
+    typed = staged([f"{key}=1,2,3", "model=a,b", f"compare.tune={key}"])
+    assert [job.varied for job in typed] == [
+        *(f"model={model} {key}={value} trial" for model in "ab" for value in (1, 2, 3)),
+        *(f"model={model} at its best {key}" for model in "ab"),
+    ]
+    assert typed[2].overrides[:2] == [f"{key}=3", "model=a"]
+    ranged = staged([f"{key}=interval(1,2)", f"compare.tune={key}", "seed=0,1"])
+    assert len(ranged) == 7 + 2
+    assert staged(["seed=0,1"]) == jobs(["seed=0,1"], True)
+    with pytest.raises(BadInput, match=r"compare\.trials=few is no whole number of at least 2"):
+        staged([f"compare.tune={key}", "compare.trials=few"])
 
 
 def test_memory_is_refused_by_the_gibibyte(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,14 +58,14 @@ def main(arguments: list[str]) -> int:
             raise BadInput(f"--{name} {value:g}: set it to a number {wanted}, or leave it out")
 
     from triform.analysis.plan import Machine, Plan, plan
-    from triform.run.jobs import jobs
+    from triform.run.jobs import jobs, staged
 
     machine = Machine(options.flops, options.mfu or MFU, options.devices, options.memory, options.link, options.network)
     folders = [Path(options.config_dir)] if options.config_dir else []
     plans: list[Plan] = []
     refused: dict[str, list[str]] = {}
     alike: dict[tuple[str, ...], Plan | str] = {}
-    for job in jobs(options.overrides, options.multirun):
+    for job in staged(options.overrides) if options.multirun else jobs(options.overrides, False):
         unseeded = tuple(word for word in job.overrides if not word.startswith("seed="))  # which changes no size
         if unseeded not in alike:
             try:
