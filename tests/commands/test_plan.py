@@ -11,9 +11,9 @@ from triform.analysis.anatomy import MIB
 from triform.commands import main
 from triform.models.cost import count_parameters, flops_per_token
 from triform.run.compose import compose
+from triform.run.errors import BadInput
 from triform.run.folder import RunFolder, read_overrides
 from triform.run.job import checked, settled
-from triform.run.errors import BadInput
 from triform.run.jobs import jobs, staged
 from triform.run.parts import parts
 
