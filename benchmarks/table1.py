@@ -65,7 +65,7 @@ PATHS: dict[str, Callable[[int], float]] = {
     "self-attention": lambda n: 1,
     "recurrent": lambda n: n,
     "convolutional": lambda n: (n - 1) / (KERNEL // 2),
-    "convolutional, dilated": lambda n: n.bit_length(),
+    "convolutional, dilated": lambda n: math.log2(n),
     "restricted self-attention": lambda n: (n - 1) / (WINDOW_OF_PATHS // 2),
 }
 WINDOW_OF_PATHS = 16

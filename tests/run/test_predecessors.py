@@ -19,7 +19,8 @@ from triform.analysis.finish import draw_alignment
 from triform.models.cost import count_parameters
 from triform.models.describe import described
 from triform.run.compose import compose
-from triform.run.folder import RunFolder
+from triform.run.folder import RunFolder, read_mapping
+from triform.run.help import conf_dir
 from triform.run.job import checked, created, settled
 from triform.run.load import open_run
 from triform.run.match import matched
@@ -107,3 +108,27 @@ def test_memory_is_told_from_shapes(name: str) -> None:
     assert few.activations is not None
     assert many.activations == 3 * few.activations
     assert few.weights == 4 * count_parameters(model)
+
+
+@pytest.mark.parametrize("recipe", ["predecessors_cmudict", "predecessors_multi30k"])
+def test_the_studies_compare_equals(tmp_path: Path, recipe: str) -> None:
+    """Sizes are about those of the Transformer, under match=params equal, and under match=seconds nothing else ends."""
+    pairs = [tmp_path / name for name in ("a.txt", "b.txt")]
+    for path in pairs:
+        path.write_text("".join(f"{n} word{n % 7} of {path.stem}\n" for n in range(90)))
+    counts: dict[str, float] = {}
+    for name in ("encoder_decoder", *NAMES):
+        words = [f"experiment={recipe}", f"model={name}", f"data.train_files=[{pairs[0]},{pairs[1]}]", "seed=1"]
+        words += ["tokenizer.vocab_size=280"] if "multi30k" in recipe else []
+        words += [f"paths.outputs={tmp_path}", "logger=csv"]
+        plain = settled(compose(words))
+        with torch.device("meta"):
+            counts[name] = count_parameters(parts(plain, checked(plain)).model_factory())
+        params, seconds = (
+            matched({**plain, "match": read_mapping(conf_dir() / "match" / f"{by}.yaml") | {"to": to}}, words)
+            for by, to in (("params", 1e6), ("seconds", 600))
+        )
+        assert params["match"]["result"]["reached"] == pytest.approx(1e6, rel=0.01)
+        assert seconds["trainer"]["max_hours"] == pytest.approx(1 / 6)
+        assert seconds["trainer"]["max_steps"] is None
+    assert max(counts.values()) < 1.06 * min(counts.values())
