@@ -27,3 +27,8 @@ def test_a_gpu_by_any_name_computes_in_bfloat16_at_its_own_speed(accelerator: st
     native = torch.cuda.is_bf16_supported(including_emulation=False)
     assert pick_precision("auto", device) == ("bf16-mixed" if native else "32-true")
     assert matmul_ceiling(device, "bf16-mixed") > 20 * matmul_ceiling("cpu", "32-true")
+
+
+def test_a_precision_that_nothing_computes_in_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"precision=float8 .*; set trainer\.precision=bf16-mixed"):
+        pick_precision("float8", "cuda")

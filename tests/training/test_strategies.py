@@ -18,7 +18,15 @@ from tests.models.test_product import EVERY, model_of
 from triform.layers.losses import CrossEntropy
 from triform.layers.parallel import put
 from triform.run.ranks import launch
-from triform.training.strategies import DATA, TENSOR, check_sharding, check_sizes, shared
+from triform.training.strategies import (
+    DATA,
+    TENSOR,
+    SharedScaler,
+    check_offload,
+    check_sharding,
+    check_sizes,
+    shared,
+)
 
 PADDING = torch.arange(7) < torch.tensor([[7], [4], [6], [2]])
 LOSS = CrossEntropy(0.0)
@@ -159,6 +167,40 @@ def test_what_the_ranks_do_not_divide_is_refused(parts: str, message: str) -> No
 def test_sizes_that_do_not_multiply_are_refused(name: str, ranks: int, tensor_parallel: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_sizes(name, ranks, tensor_parallel)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor_parallel", "device"), [("fsdp", 1, "cpu"), ("fsdp", 2, "cuda"), ("ddp", 1, "cuda")]
+)
+def test_offload_of_what_is_not_cut_is_refused(name: str, tensor_parallel: int, device: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"cpu_offload=true has no meaning under strategy=.*; set trainer\.cpu_offload"
+    ):
+        check_offload(name, tensor_parallel, device, wanted=True)
+    check_offload(name, tensor_parallel, device, wanted=False)
+    check_offload("fsdp", 1, "cuda", wanted=True)
+
+
+def scaled(folder: Path) -> int:
+    """One rank's part of a step that is skipped as the gradient of the last rank alone is infinite."""
+    dist.init_process_group("gloo")
+    weight = nn.Parameter(torch.ones(3))
+    optimizer, scaler = torch.optim.SGD([weight], lr=1.0), SharedScaler("cpu", init_scale=4.0)
+    for infinite in (True, False):
+        weight.grad = torch.full((3,), torch.inf if infinite and dist.get_rank() == 1 else 4.0)
+        scaler.scale(torch.zeros(()))
+        scaler.step(optimizer)
+        scaler.update()
+        (folder / f"{dist.get_rank()}{infinite}.json").write_text(json.dumps([weight.tolist(), scaler.get_scale()]))
+    dist.destroy_process_group()
+    return 0
+
+
+def test_all_ranks_skip_a_step_that_overflows_on_one(tmp_path: Path) -> None:
+    assert launch(2, scaled, (tmp_path,)) == 0
+    for rank in range(2):
+        assert json.loads((tmp_path / f"{rank}True.json").read_text()) == [[1.0, 1.0, 1.0], 2.0]
+        assert json.loads((tmp_path / f"{rank}False.json").read_text()) == [[-1.0, -1.0, -1.0], 2.0]
 
 
 @pytest.mark.parametrize("name", ["muon", "adafactor"])

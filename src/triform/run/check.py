@@ -62,8 +62,9 @@ _OPTIONAL = (
 )
 _CHOICES = {
     "trainer.accelerator": ("auto", "cpu", "gpu", "cuda"),
-    "trainer.precision": ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"),
+    "trainer.precision": ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true", "float8"),
     "trainer.strategy": ("auto", "ddp", "fsdp", "tensor_parallel"),
+    "trainer.cpu_offload": (True, False),
     "trainer.activation_checkpointing": ("none", "block", "selective"),
     "trainer.profiler": (None, "simple", "pytorch"),
     "trainer.async_save": (True, False),

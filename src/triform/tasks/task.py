@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -46,6 +47,7 @@ class Task(L.LightningModule):
         n_bytes: split -> bytes that its tokens spell, for bits per byte; None: unknown.
         fill: gives the model, once it is initialised, the weights that training begins with; None: those.
         shard: cuts a model that is still on the meta device and says how; None: each rank holds all of it.
+        offload: what `shard` has left to this rank stays in main memory.
         recompute: what blocks compute again in the backward pass, see `triform.layers.recompute`.
     """
 
@@ -62,6 +64,7 @@ class Task(L.LightningModule):
         n_bytes: Mapping[str, int | None],
         fill: Callable[[nn.Module], None] | None = None,
         shard: Callable[[nn.Module, DeviceMesh], Layout] | None = None,
+        offload: bool = False,
         recompute: str = "none",
     ) -> None:
         super().__init__()
@@ -69,7 +72,7 @@ class Task(L.LightningModule):
         self.optimizer_factory, self.schedule = optimizer_factory, schedule
         self.seed, self.log_interval, self.gradient_clip = seed, log_interval, gradient_clip
         self.compile_model, self.n_bytes, self.fill, self.shard = compile, n_bytes, fill, shard
-        self.recompute = recompute
+        self.offload, self.recompute = offload, recompute
         self.layout = Layout()
         """Which part of the model this rank holds."""
         self.model: Model = None
@@ -111,7 +114,8 @@ class Task(L.LightningModule):
             return
         with torch.device("meta"):
             model = self.model_factory()
-        recompute([module for module in model.modules() if isinstance(module, Block)], self.recompute)
+        blocks: list[nn.Module] = [module for module in model.modules() if isinstance(module, Block)]
+        recompute(blocks, self.recompute)
         if self.compile_model:
             torch._dynamo.config.capture_scalar_outputs = True  # or a mixture's counts of tokens break the graph
         if self.shard is None:
@@ -123,9 +127,15 @@ class Task(L.LightningModule):
                 model.compile(dynamic=True)
         else:
             assert self.device_mesh is not None
+            if self.compile_model:
+                for block in blocks:  # what puts a block together is no part of what is compiled
+                    block.compile(dynamic=True)
             self.layout = self.shard(model, self.device_mesh)
-            model.to_empty(device=self.device)
+            model.to_empty(device="cpu" if self.offload else self.device)
             parameters = dict(model.named_parameters())
+            for parameter in parameters.values():
+                if not isinstance(parameter, DTensor):  # what FSDP leaves alone
+                    parameter.data = parameter.to(self.device)
             for name, value in self._first_weights():
                 put(parameters[name], self.layout, name, value)
         self.model = model

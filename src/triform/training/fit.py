@@ -37,7 +37,14 @@ from triform.training.record import TRAIN, Metrics, Record, Summary
 from triform.training.saving import AtomicCheckpointIO, newest, read_checkpoint, set_aside, sweep
 from triform.training.schedules import Schedule
 from triform.training.signals import Preempted, Preemption, Pruned
-from triform.training.strategies import SHARDED, check_sizes, shared, strategy_of
+from triform.training.strategies import (
+    SHARDED,
+    check_offload,
+    check_sizes,
+    mixed_precision,
+    shared,
+    strategy_of,
+)
 from triform.training.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -64,6 +71,7 @@ class TrainerSettings:
     precision: str
     accumulate: int
     gradient_clip: float | None
+    cpu_offload: bool
     activation_checkpointing: str
     compile: bool
     deterministic: bool
@@ -84,6 +92,8 @@ class TrainerSettings:
                 f"trainer: gradient_clip={self.gradient_clip} is not positive; set trainer.gradient_clip to 1.0 or null"
             )
         check_sizes(self.strategy, self.devices * self.num_nodes, self.tensor_parallel)
+        check_offload(self.strategy, self.tensor_parallel, device_type(self.accelerator), self.cpu_offload)
+        pick_precision(self.precision, device_type(self.accelerator))
 
 
 def fit(
@@ -131,7 +141,10 @@ def fit(
         compile=settings.compile,
         n_bytes={name: prepared.spelt_bytes(name) for name in prepared.splits if name != "train"},
         fill=fill,
-        shard=partial(shared, fully=settings.strategy == "fsdp") if settings.strategy in SHARDED else None,
+        shard=partial(shared, fully=settings.strategy == "fsdp", offload=settings.cpu_offload)
+        if settings.strategy in SHARDED
+        else None,
+        offload=settings.cpu_offload,
         recompute=settings.activation_checkpointing,
     )
     if rank() == 0:
@@ -260,14 +273,19 @@ def _trainer(
     quiet()
     device = device_type(settings.accelerator)
     precision: Any = pick_precision(settings.precision, device)
+    mixed = mixed_precision(settings.strategy, precision, device)
     trainer = L.Trainer(
         accelerator=device,
         devices=settings.devices,
         num_nodes=settings.num_nodes,
         strategy=strategy_of(
-            settings.strategy, settings.devices * settings.num_nodes, settings.tensor_parallel, settings.save_parts
+            settings.strategy,
+            settings.devices * settings.num_nodes,
+            settings.tensor_parallel,
+            settings.save_parts,
+            settings.cpu_offload,
         ),
-        precision=precision,
+        precision=precision if mixed is None else None,
         max_steps=limits.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=settings.accumulate,
@@ -276,7 +294,7 @@ def _trainer(
         num_sanity_val_steps=0,
         callbacks=callbacks,
         logger=list(loggers),
-        plugins=[saving],
+        plugins=[saving, *([] if mixed is None else [mixed])],
         use_distributed_sampler=False,
         enable_model_summary=False,
         deterministic=settings.deterministic,

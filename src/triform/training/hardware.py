@@ -24,7 +24,16 @@ def device_type(accelerator: str) -> str:
 
 
 def pick_precision(precision: str, device: str) -> str:
-    """ "auto" is bfloat16 on a GPU that computes in it, else float32: CPUs are often 100 times slower in bfloat16."""
+    """ "auto" is bfloat16 on a GPU that computes in it, else float32: CPUs are often 100 times slower in bfloat16.
+
+    Raises:
+        ValueError: "float8", which nothing here computes in.
+    """
+    if precision == "float8":
+        raise ValueError(
+            "trainer: precision=float8 needs a GPU of compute capability 8.9 or more and the package torchao, which "
+            "triform does not use yet; set trainer.precision=bf16-mixed"
+        )
     if precision != "auto":
         return precision
     has_bfloat16 = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

@@ -3,10 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.optim import Adafactor, Optimizer
 
 from triform.layers.block import Block
@@ -23,7 +26,7 @@ SHARDED = ("fsdp", "tensor_parallel")
 """Strategies under which a rank holds a part of the model."""
 
 
-def strategy_of(name: str, ranks: int, tensor_parallel: int, apart: bool) -> Strategy | str:
+def strategy_of(name: str, ranks: int, tensor_parallel: int, apart: bool, offload: bool) -> Strategy | str:
     """What Lightning runs a model with.
 
     Args:
@@ -31,10 +34,26 @@ def strategy_of(name: str, ranks: int, tensor_parallel: int, apart: bool) -> Str
         ranks: of all machines.
         tensor_parallel: ranks that compute each layer together; neighbours, so that they are on one machine.
         apart: each rank writes its part of a checkpoint.
+        offload: ranks must agree on what is in main memory, too.
     """
     if name in SHARDED:
-        return Sharded(ranks // tensor_parallel, tensor_parallel, apart)
+        backend = "cpu:gloo,cuda:nccl" if offload else None
+        return Sharded(ranks // tensor_parallel, tensor_parallel, apart, backend)
     return "auto" if ranks == 1 else DDPStrategy(gradient_as_bucket_view=True)
+
+
+def check_offload(name: str, tensor_parallel: int, device: str, wanted: bool) -> None:
+    """Refuse to keep in main memory what is there already, or what is not cut.
+
+    Raises:
+        ValueError: it names the key.
+    """
+    if wanted and (name != "fsdp" or tensor_parallel > 1 or device != "cuda"):
+        where = f"strategy={name}, tensor_parallel={tensor_parallel} on a device of type {device}"
+        raise ValueError(
+            f"trainer: cpu_offload=true has no meaning under {where}; set trainer.cpu_offload=false, or "
+            "trainer=fsdp on GPUs"
+        )
 
 
 def check_sizes(name: str, ranks: int, tensor_parallel: int) -> None:
@@ -60,6 +79,23 @@ def check_sizes(name: str, ranks: int, tensor_parallel: int) -> None:
         )
 
 
+def mixed_precision(name: str, precision: str, device: str) -> MixedPrecision | None:
+    """What Lightning computes in float16 with, where each rank holds a part of the gradient; None: its own way."""
+    if name not in SHARDED or precision != "16-mixed":
+        return None
+    return MixedPrecision("16-mixed", device, SharedScaler(device))
+
+
+class SharedScaler(torch.amp.GradScaler):
+    """A loss scaler of several ranks, of which each sees a part of the gradient: all skip a step that one must skip."""
+
+    def _unscale_grads_(self, *args: Any, **kwargs: Any) -> dict[torch.device, Tensor]:
+        found: dict[torch.device, Tensor] = super()._unscale_grads_(*args, **kwargs)
+        for not_finite in found.values():
+            dist.all_reduce(not_finite, dist.ReduceOp.MAX)
+        return found
+
+
 def check_sharding(name: str, tensor_parallel: int, model: nn.Module, optimizer: Optimizer) -> None:
     """Refuse a model or an optimizer that cannot be cut over ranks. The model, on the meta device, is cut by this.
 
@@ -77,20 +113,21 @@ def check_sharding(name: str, tensor_parallel: int, model: nn.Module, optimizer:
     share(model, Ranks(None, tensor_parallel, 0))
 
 
-def shared(model: nn.Module, mesh: DeviceMesh, fully: bool) -> Layout:
+def shared(model: nn.Module, mesh: DeviceMesh, fully: bool, offload: bool = False) -> Layout:
     """Cut a model that is still on the meta device to what this rank holds.
 
     Args:
         fully: cut it over the ranks that read different rows, too.
+        offload: then keep that, with gradients and the optimizer's state, in main memory.
     """
     ranks = Ranks(mesh[TENSOR].get_group(), mesh[TENSOR].size(), mesh[TENSOR].get_local_rank())
     layout = share(model, ranks) if ranks.size > 1 else Layout()
     if fully:
-        fully_sharded(model, mesh)
+        fully_sharded(model, mesh, CPUOffloadPolicy() if offload else OffloadPolicy())
     return layout
 
 
-def fully_sharded(model: nn.Module, mesh: DeviceMesh) -> None:
+def fully_sharded(model: nn.Module, mesh: DeviceMesh, offload: OffloadPolicy) -> None:
     """Cut a model by FSDP2: each block is put together for its own forward and backward pass alone.
 
     What is outside of the blocks stays together from the forward pass to the backward pass, as the head is called in
@@ -100,8 +137,8 @@ def fully_sharded(model: nn.Module, mesh: DeviceMesh) -> None:
     apart = {p for m in model.modules() if isinstance(m, MixtureOfExperts) and (p := m.choice_bias) is not None}
     for module in model.modules():
         if isinstance(module, Block):
-            fully_shard(module, mesh=mesh[DATA], ignored_params=apart)
-    fully_shard(model, mesh=mesh[DATA], ignored_params=apart, reshard_after_forward=False)
+            fully_shard(module, mesh=mesh[DATA], ignored_params=apart, offload_policy=offload)
+    fully_shard(model, mesh=mesh[DATA], ignored_params=apart, offload_policy=offload, reshard_after_forward=False)
 
 
 class Sharded(ModelParallelStrategy):
@@ -114,8 +151,8 @@ class Sharded(ModelParallelStrategy):
         apart: each rank writes what it holds instead, and they are put together when they are read.
     """
 
-    def __init__(self, data_parallel_size: int, tensor_parallel_size: int, apart: bool) -> None:
-        super().__init__(data_parallel_size, tensor_parallel_size, save_distributed_checkpoint=False)
+    def __init__(self, data_parallel_size: int, tensor_parallel_size: int, apart: bool, backend: str | None) -> None:
+        super().__init__(data_parallel_size, tensor_parallel_size, False, process_group_backend=backend)
         self.apart = apart
 
     @property
@@ -126,6 +163,9 @@ class Sharded(ModelParallelStrategy):
     @property
     def lightning_restore_optimizer(self) -> bool:
         return True
+
+    def model_to_device(self) -> None:
+        """`Task.configure_model` has put everything where it belongs."""
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         self.task.layout.apart = self.apart
