@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+import triform
 from tests.training.runs import differences, documents, make, mixture, outcome, run
 from triform.run.again import continued, keep
 from triform.run.folder import RunFolder
 
-PLACES = {"micro-batch": 24, "update": 12, "validation": 3, "save": 6, "write": 12, "rename": 20, "link": 2}
+PLACES = {"micro-batch": 24, "update": 12, "validation": 3, "save": 7, "write": 23, "rename": 30, "link": 9}
 """Where a run is killed, and how often it comes by there at least."""
 
 
@@ -113,20 +114,50 @@ def test_two_ranks_stop_and_go_on_as_one(tmp_path: Path, whole: Any) -> None:
     assert outcome_step(folder) == 12
 
 
+@pytest.mark.slow  # the next one changes their number, too
 def test_a_run_goes_on_with_other_numbers_of_ranks(tmp_path: Path) -> None:
     """Each remaining example once: tokens are the same at each row, losses and weights to rounding."""
-    folders = []
-    for name in ("whole", "moved"):
-        (tmp_path / name).mkdir()
-        folders.append(make(tmp_path / name, "decoder", "model.dropout=0"))
-    assert run(folders[0]) == 0
+    folders = without_dropout(tmp_path)
     assert run(folders[1], kill_at={"micro-batch": 8}) == -9
-    keep(folders[1], continued(folders[1].read_config(), ["trainer.devices=2"]))
+    go_on(folders[1], "trainer.devices=2")
     assert run(folders[1], resume=True, kill_at={"TERM:update": 4}) == 75
     assert outcome_step(folders[1]) == 7
-    keep(folders[1], continued(folders[1].read_config(), ["trainer.devices=1", "trainer.accumulate=3"]))
+    go_on(folders[1], "trainer.devices=1", "trainer.accumulate=3")
     assert run(folders[1], resume=True) == 0
-    whole, moved = (outcome(folder) for folder in folders)
+    assert_close(*(outcome(folder) for folder in folders))
+
+
+def test_any_strategy_goes_on_from_the_checkpoint_of_any_other(tmp_path: Path) -> None:
+    """One process, parts of two, parts cut in another way, one process: weights and optimizer."""
+    folders = without_dropout(tmp_path)
+    assert run(folders[1], kill_at={"TERM:update": 3}) == 75
+    go_on(folders[1], "trainer.strategy=fsdp", "trainer.devices=2")
+    assert run(folders[1], resume=True, kill_at={"TERM:update": 3}) == 75
+    assert (folders[1].checkpoints / "last.ckpt").is_dir()
+    go_on(folders[1], "trainer.strategy=tensor_parallel", "trainer.tensor_parallel=2")
+    assert run(folders[1], resume=True, kill_at={"TERM:update": 3}) == 75
+    assert outcome_step(folders[1]) == 9
+    go_on(folders[1], "trainer.strategy=auto", "trainer.tensor_parallel=1", "trainer.devices=1")
+    assert run(folders[1], resume=True) == 0
+    assert (folders[1].checkpoints / "last.ckpt").is_file()
+    assert_close(*(outcome(folder) for folder in folders))
+
+
+def without_dropout(folder: Path) -> list[RunFolder]:
+    """A run that is done, and the same not yet begun."""
+    folders = []
+    for name in ("whole", "moved"):
+        (folder / name).mkdir()
+        folders.append(make(folder / name, "decoder", "model.dropout=0"))
+    assert run(folders[0]) == 0
+    return folders
+
+
+def go_on(folder: RunFolder, *overrides: str) -> None:
+    keep(folder, continued(folder.read_config(), overrides))
+
+
+def assert_close(whole: dict[str, Any], moved: dict[str, Any]) -> None:
     assert moved["step"] == 12
     assert [(row["step"], row["tokens"]) for row in moved["rows"]] == [(r["step"], r["tokens"]) for r in whole["rows"]]
     for row, other in zip(moved["rows"], whole["rows"], strict=True):
@@ -170,6 +201,27 @@ def outcome_step(folder: RunFolder) -> int:
     return int(read_checkpoint(folder.checkpoints / "last.ckpt")["progress"]["step"])
 
 
+@pytest.mark.parametrize(
+    ("place", "count"),
+    [
+        ("rename", 19),
+        *(pytest.param(place, count, marks=pytest.mark.slow) for place, count in (("write", 9), ("micro-batch", 11))),
+    ],
+)
+def test_two_ranks_that_write_their_parts_resume_bitwise(tmp_path: Path, place: str, count: int) -> None:
+    folders = []
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        folders.append(make(tmp_path / name, "decoder", "trainer.devices=2", "trainer.strategy=fsdp"))
+    assert run(folders[0]) == 0
+    assert run(folders[1], kill_at={place: count}) != 0
+    assert run(folders[1], resume=True) == 0
+    assert not differences(outcome(folders[0]), outcome(folders[1]))
+    models = [triform.load(folder.path)[0].state_dict() for folder in folders]
+    assert not differences(*models)
+    assert not [entry.name for entry in folders[1].checkpoints.iterdir() if entry.name.startswith(".")]
+
+
 def test_muon_resumes_bitwise_too(tmp_path: Path) -> None:
     folders = []
     for name in ("whole", "killed"):
@@ -204,13 +256,28 @@ def test_a_mixture_resumes_bitwise(tmp_path: Path, packing: str, seed: int) -> N
     assert not differences(outcome(folders[0]), outcome(folders[1]))
 
 
-def test_a_damaged_last_checkpoint_falls_back_to_the_best(tmp_path: Path, whole: Any) -> None:
+@pytest.mark.parametrize("where", ["last", "previous"])
+def test_a_flipped_bit_falls_back_to_the_newest_good_checkpoint(tmp_path: Path, whole: Any, where: str) -> None:
+    """`best` is the same file as `last` or `previous`, where one of them was the best so far."""
     folder = make(tmp_path, "decoder")
     assert run(folder, kill_at={"micro-batch": 21}) == -9
-    last = folder.checkpoints / "last.ckpt"
-    whole_bytes = last.read_bytes()
-    last.unlink()
-    last.write_bytes(whole_bytes[: len(whole_bytes) // 2])
+    files = [
+        folder.checkpoints / name for name in (("last.ckpt",) if where == "last" else ("last.ckpt", "previous.ckpt"))
+    ]
+    for path in files:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 3] ^= 2
+        path.unlink()
+        path.write_bytes(data)
+    assert run(folder, resume=True) == 0
+    assert "its content is not what its hash says" in folder.log(0).read_text()
+    assert not differences(whole("decoder", 0), outcome(folder))
+
+
+def test_a_validation_whose_checkpoint_was_lost_is_recorded_once(tmp_path: Path, whole: Any) -> None:
+    """Killed in the last save, when the row of the validation before it had been written."""
+    folder = make(tmp_path, "decoder")
+    assert run(folder, kill_at={"save": 7}) == -9
     assert run(folder, resume=True) == 0
     assert not differences(whole("decoder", 0), outcome(folder))
 

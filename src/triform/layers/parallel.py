@@ -99,7 +99,10 @@ class Layout:
     def part(self, name: str, whole: Tensor, like: Tensor) -> Tensor:
         """What this rank holds of it, as `like` is held."""
         if name in self.splits:
-            whole = whole.chunk(self.copies, dim=self.splits[name])[self.place]
+            # Copied: a fused optimizer reads its state as if it were contiguous.
+            whole = whole.chunk(self.copies, dim=self.splits[name])[self.place].clone(
+                memory_format=torch.contiguous_format
+            )
         whole = whole.to(like.device)
         if isinstance(like, DTensor):
             return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
