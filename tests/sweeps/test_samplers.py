@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from triform.run.errors import BadInput
-from triform.sweeps.manifest import Job
+from triform.sweeps.manifest import Job, Manifest
+from triform.sweeps.run import widened
 from triform.sweeps.samplers import Grid, Interval, Random, Sampler, sampler, split
 
 GRID = {"sampler": "grid"}
@@ -124,3 +125,25 @@ def test_a_grid_without_axes_is_one_job() -> None:
     grid = Grid([])
     grid.begin([])
     assert asked(grid) == [[]]
+
+
+def test_values_are_kept_as_they_were_quoted_when_a_grid_is_widened() -> None:
+    values = ["'x,y'", "'c d'", "null", "'é'", "'it\\'s'", "'k=v'", "[1,2]", "{p:1}", '"d,q"', "''", "0.001", "True"]
+    words = [f"a={','.join(values)}", "b=range(1)", "c=1,1"]
+    settings = {"sampler": "grid", "file": None}
+    grid = sampler(settings, split(words)[1])
+    grid.begin([])
+    jobs: list[Job] = []
+    while (job := grid.job(len(jobs), [])) is not None:
+        jobs.append(job)
+    assert [job.varied for job in jobs] == [[f"a={value}", "b=0", "c=1"] for value in values], "c=1 is one value"
+    manifest = Manifest(words, "", [], settings, {}, {}, jobs)
+    wider = widened(manifest, ["a='n e w'"], 0)
+    wider.begin(jobs)
+    assert wider.ask(len(jobs)) == ["a='n e w'", "b=0", "c=1"]
+    assert wider.ask(len(jobs) + 1) is None
+
+
+def test_a_value_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(BadInput, match=r"^a=\(1: cannot be read as key=value; quote the value: 'a=\"\(1\"'$"):
+        split(["seed=0", "a=(1"])

@@ -189,7 +189,7 @@ def widened(manifest: Manifest, widen: Sequence[str], trials: int) -> Sampler:
         del values[chosen.key]  # each variant's own
     manifest.typed = [
         *(word for word in manifest.typed if word.partition("=")[0] not in values),
-        *(f"{key}=choice({','.join(all_of)})" for key, all_of in values.items()),
+        *(f"{key}={','.join(all_of) if len(all_of) > 1 else f'choice({all_of[0]})'}" for key, all_of in values.items()),
     ]
     return chosen_by(manifest.tuning, settings, split(_task_words(manifest.typed))[1], manifest.fixed)
 

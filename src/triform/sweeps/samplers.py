@@ -15,6 +15,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException
 
 from triform.run.errors import BadInput, nearest, one_line
+from triform.run.refusal import explain
 from triform.sweeps.manifest import Job, Manifest, SweepFolder
 
 
@@ -201,7 +202,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
     try:
         overrides = OverridesParser.create().parse_overrides(list(arguments))
     except HydraException as error:
-        raise BadInput(f"{one_line(error)}") from error
+        raise explain(error, arguments) from error
     by_key: dict[str, Override] = {}
     for override in overrides:
         by_key.pop(override.get_key_element(), None)

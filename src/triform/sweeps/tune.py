@@ -234,8 +234,10 @@ def tuned(
     seeds = [single["seed"]] if "seed" in single else None if seeds_swept is None else values_of(seeds_swept)
     if isinstance(seeds, Interval):
         raise BadInput("seed: a range has no end of seeds; list some, as seed=0,1,2")
-    found = []
-    for words in Grid(axes_of(settings, list(by_key.values()))).combinations():
+    found: list[Variant] = []
+    grid = Grid(axes_of(settings, list(by_key.values())))
+    grid.begin([])
+    while (words := grid.ask(len(found))) is not None:  # each once
         if taken := [word for word in words if word.partition("=")[0] in (key, "seed")]:
             raise BadInput(f"{taken[0]} in a line of hydra.sweeper.file: compare.tune={key} chooses it; leave it out")
         found.append(Variant(tuple(words), tuple(_values(key, mine, words, compare, fixed, config_of))))
