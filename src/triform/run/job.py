@@ -63,6 +63,12 @@ def run(
     config["trainer"] |= {"devices": launcher.devices, "num_nodes": launcher.nodes}
 
     def make() -> tuple[RunFolder, "Prepared"]:
+        from triform.training.hardware import check_granted, device_type
+
+        typed = {key: value for key, _, value in (word.lstrip("+").partition("=") for word in overrides)}
+        asked: dict[str, str] = {key: typed[key] for key in ("trainer.devices", "trainer.num_nodes") if key in typed}
+        device = device_type(config["trainer"]["accelerator"])
+        check_granted(asked, launcher.devices, launcher.nodes, device, os.environ)
         own = matched(config, overrides)
         prepared = checked(own)
         return created(own, overrides, prepared, folder), prepared

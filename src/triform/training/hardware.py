@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 
 import torch
 
@@ -14,6 +15,42 @@ def rank() -> int:
         if name in os.environ:
             return int(os.environ[name])
     return 0
+
+
+def check_granted(
+    asked: Mapping[str, str], devices: int, nodes: int, device: str, environment: Mapping[str, str]
+) -> None:
+    """Refuse a run whose ranks are others than those asked for, or than a scheduler has granted.
+
+    Args:
+        asked: what was typed for `trainer.devices` and `trainer.num_nodes`, if anything.
+        devices: ranks on each machine that torchrun or srun has started.
+        nodes: machines that they are on.
+        device: "cuda" or "cpu".
+        environment: with what SLURM says, where it runs this.
+
+    Raises:
+        ValueError: they differ.
+    """
+    started = {"trainer.devices": devices, "trainer.num_nodes": nodes}
+    for key, value in asked.items():
+        if value not in ("auto", str(started[key])):
+            raise ValueError(
+                f"trainer: {key}={value}, but torchrun or srun has started {devices} ranks on each of {nodes} machines"
+                f"; leave {key} out, or start as many"
+            )
+    granted = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_JOB_NUM_NODES")
+    if granted is not None and int(granted) != nodes:
+        raise ValueError(
+            f"trainer: {nodes} machines take part, but SLURM has granted {granted}; start ranks on all of them, "
+            f"or ask for --nodes={nodes}"
+        )
+    gpus = environment.get("SLURM_GPUS_ON_NODE", "")
+    if device == "cuda" and gpus.isdigit() and int(gpus) != devices:
+        raise ValueError(
+            f"trainer: {devices} ranks on each machine, but SLURM has granted {gpus} GPUs on this one; start a rank "
+            f"for each, or ask for --gpus-per-node={devices}"
+        )
 
 
 def device_type(accelerator: str) -> str:
