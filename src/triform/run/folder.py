@@ -66,7 +66,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of `last.ckpt` and `best.ckpt`."""
+        """Folder of `last.ckpt`, `previous.ckpt` and `best.ckpt`."""
         return self.path / "checkpoints"
 
     @property
