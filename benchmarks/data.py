@@ -4,7 +4,7 @@
 
 The text is the files' (default: the standard library's code) over and over, each line with its number, so that no two
 are equal; it is written to a temporary folder, as is what is prepared of it. Each figure is of a process of its own.
-Memory is that of a process and all that it starts (proportional set size, so that shared pages count once). The tokenizer
+Memory is that of a process and all that it starts (proportional set size, so that shared pages count once). Tokenizer
 alone and `write_tokens` take turns on the same pieces, as do the loader and steps of the default model, so that a busy
 machine slows both.
 """

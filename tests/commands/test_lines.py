@@ -115,6 +115,29 @@ def test_several_classes_and_numbers(tmp_path: Path, piped: Piped) -> None:
     assert "gives a score, which has none" in said
 
 
+def test_a_tag_for_each_word(tmp_path: Path, piped: Piped) -> None:
+    """One that tells digits from words, whatever stands between them; words beyond the model's reach have a mark."""
+    lines = [f"{'ab' * (i % 3 + 1)} W\n{i} N\nof W\n{i * 7} N\n\n" for i in range(40)]
+    (tmp_path / "x.conll").write_text("".join(lines))
+    words = ["model=encoder", "task=token_classification", "data=tagged", f"data.train_files={tmp_path}/x.conll"]
+    words += ["tokenizer=char", "data.seq_len=24", "logger=csv", *SIZES, "model.dropout=0", f"paths.outputs={tmp_path}"]
+    words += ["trainer.max_steps=60", "trainer.max_epochs=null", "optimizer.lr=0.01", "scheduler=constant"]
+    config = settled(compose(words))
+    run = trained(created(config, words, checked(config)))
+    text = "ab 3\n\n 7\t of  12 abab\n" + "ab 12 " * 7 + "\nof"
+    code, whole, said = piped(text, "classify", run)
+    assert code == 0, said
+    assert whole[:3] == ["W N", "", "N W N W"]
+    assert [tag in ("W", "N") for tag in whole[3].split()] == [True] * 8 + [False] * 6
+    assert whole[3].split()[8:] == ["?"] * 6
+    assert whole[4] == "W"
+    assert "1 of 5 lines have more than the 22 tokens that the model reads and were cut, line 4 first" in said
+    assert piped(text, "classify", run, "--batch-size", "1")[1] == whole
+    code, _, said = piped(text, "classify", run, "--probabilities")
+    assert code == 2
+    assert "gives tags alone; leave it out" in said
+
+
 def test_what_is_no_text_or_no_such_run_is_refused(pairs: str, classes: str, piped: Piped) -> None:
     code, lines, said = piped(b"fine\nna\xefve\n", "classify", classes)
     assert (code, lines) == (2, [])

@@ -11,7 +11,8 @@ def main(arguments: list[str]) -> int:
     """Write what a trained model says of each line."""
     made = parser(
         "classify",
-        "The class of each line of standard input, several after commas, or its score: one line out for each line in.",
+        "The class of each line of standard input, several after commas, its score, or the tag of each of its words: "
+        "one line out for each line in.",
     )
     add_batch_size(made)
     made.add_argument(
@@ -26,26 +27,31 @@ def main(arguments: list[str]) -> int:
     from triform.tasks.classification import Classification
     from triform.tasks.multi_label import MultiLabel
     from triform.tasks.regression import Regression
+    from triform.tasks.token_classification import TokenClassification
     from triform.training.hardware import device_type
 
     loaded = open_run(options.run, options.trust)
     task = loaded.objective
-    if not isinstance(task, Classification | MultiLabel | Regression):
+    if not isinstance(task, Classification | MultiLabel | Regression | TokenClassification):
         raise BadInput(
             f"{options.run}: a model trained on {type(task).__name__} chooses no class of a text; classify with one of "
-            "task=classification, multi_label or regression"
+            "task=classification, multi_label, regression or token_classification"
         )
-    if options.probabilities and isinstance(task, Regression):
-        raise BadInput(f"--probabilities: {options.run} gives a score, which has none; leave it out")
+    if options.probabilities and isinstance(task, Regression | TokenClassification):
+        gives = "a score, which has none" if isinstance(task, Regression) else "tags alone"
+        raise BadInput(f"--probabilities: {options.run} gives {gives}; leave it out")
     model = loaded.model.to(device_type(loaded.config["trainer"]["accelerator"]))
 
-    def answer(rows: list[list[int]]) -> list[str]:
+    def answer(rows: list[list[int]], texts: list[str]) -> list[str]:
         with torch.inference_mode():
+            if isinstance(task, TokenClassification):
+                return task.says(model, texts)
             if not options.probabilities or isinstance(task, Regression):
                 return task.says(model, rows)
             labels, chances = task.labels, task.probabilities(model, rows)
         named = [dict(zip(labels, row, strict=True)) for row in chances.double().tolist()]
         return [json.dumps(row, ensure_ascii=False) for row in named]
 
-    answer_lines(loaded.tokenizer, answer, task.room(), options.batch_size)
+    encode = task.encode if isinstance(task, TokenClassification) else None
+    answer_lines(loaded.tokenizer, answer, task.room(), options.batch_size, encode)
     return 0

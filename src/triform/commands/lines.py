@@ -21,7 +21,8 @@ is known is written."""
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 
-Answer = Callable[[list[list[int]]], list[str]]
+Encode = Callable[[Sequence[str]], list[list[int]]]
+Answer = Callable[[list[list[int]], list[str]], list[str]]
 
 
 def add_batch_size(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +40,9 @@ def check_batch_size(batch_size: int) -> None:
         raise BadInput(f"--batch-size {batch_size}: set it to at least 1, or leave it out")
 
 
-def answer_lines(tokenizer: "Tokenizer", answer: Answer, room: int, batch_size: int) -> None:
+def answer_lines(
+    tokenizer: "Tokenizer", answer: Answer, room: int, batch_size: int, encode: Encode | None = None
+) -> None:
     """Write a line to standard output for each line of standard input, in order, both UTF-8.
 
     A line ends with LF or CRLF and with nothing else, so that other programs count as many. A blank line gives an empty
@@ -48,9 +51,10 @@ def answer_lines(tokenizer: "Tokenizer", answer: Answer, room: int, batch_size: 
 
     Args:
         tokenizer: of the texts.
-        answer: what is written for texts, by their ids; line ends in it become blanks.
+        answer: what is written for texts, given their ids and them; line ends in it become blanks.
         room: tokens of a text that are read.
         batch_size: texts at a time.
+        encode: texts to their ids; None: as the tokenizer does.
 
     Raises:
         BadInput: a line is not UTF-8; those of earlier windows are written.
@@ -64,12 +68,12 @@ def answer_lines(tokenizer: "Tokenizer", answer: Answer, room: int, batch_size: 
         while raw := list(islice(source, window)):
             texts = [_text(line, number + i) for i, line in enumerate(raw, 1)]
             given = [i for i, text in enumerate(texts) if text.strip()]
-            ids = tokenizer.encode_batch([texts[i] for i in given])
+            ids = (encode or tokenizer.encode_batch)([texts[i] for i in given])
             unknown += [number + i + 1 for i, row in zip(given, ids, strict=True) if tokenizer.unk_id in row]
             cut += [number + i + 1 for i, row in zip(given, ids, strict=True) if len(row) > room]
             answers = [""] * len(texts)
             for places in _by_length(ids, batch_size):
-                written = answer([ids[place][:room] for place in places])
+                written = answer([ids[place][:room] for place in places], [texts[given[place]] for place in places])
                 for place, text in zip(places, written, strict=True):
                     answers[given[place]] = LINE_END.sub(" ", text)
                 say(sum(len(raw[given[place]]) for place in places))

@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     model = loaded.model.to(device_type(loaded.config["trainer"]["accelerator"]))
     answer_lines(
         loaded.tokenizer.source,
-        lambda rows: task.answer(model, rows, options.num_beams),
+        lambda rows, texts: task.answer(model, rows, options.num_beams),
         task.room(),
         options.batch_size,
     )

@@ -179,15 +179,14 @@ def write_parts(folder: Path, split: str, kind: Kind, tokenizer: Tokenizer, dtyp
     n_unknown = 0
     with closing(Rows(folder / f"{split}.text.ids")) as ids, closing(Rows(folder / f"{split}.{name}")) as values:
         for texts, numbers, lasts in _parts(folder / f"{split}.text.utf8", folder / f"{split}.parts"):
-            if kind == "tagged" and tokenizer.begins_with_blank:  # which words within a text have already
-                texts = [text.removeprefix(" ") for text in texts]
-            encoded = tokenizer.encode_with_places(texts)
-            for text, number, is_last, (tokens, places) in zip(texts, numbers, lasts, encoded, strict=True):
+            if kind == "tagged":
+                encoded = words_of(texts, tokenizer)
+            else:
+                encoded = [(tokens, 0) for tokens in tokenizer.encode_batch(texts)]
+            for number, is_last, (tokens, place) in zip(numbers, lasts, encoded, strict=True):
                 if kind == "tagged":
-                    tokens = tokens or [_unknown(tokenizer, text)]
                     row = np.full(len(tokens), -100)
-                    blanks = len(text) - len(text.lstrip())
-                    row[next((i for i, (_, end) in enumerate(places) if end > blanks), 0)] = number
+                    row[place] = number
                 else:
                     row = np.full(len(tokens), bool(number))
                 ids.add(np.array(tokens, dtype=dtype).tobytes(), len(tokens))
@@ -198,6 +197,22 @@ def write_parts(folder: Path, split: str, kind: Kind, tokenizer: Tokenizer, dtyp
                     values.end()
             say(sum(len(text.encode()) for text in texts))
     return n_unknown
+
+
+def words_of(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[list[int], int]]:
+    """The tokens of each word of a text, and which of them stands for it: the first that is no mere blank.
+
+    Args:
+        texts: words, with a blank before all but a text's first.
+    """
+    if tokenizer.begins_with_blank:  # which words within a text have already
+        texts = [text.removeprefix(" ") for text in texts]
+    found = []
+    for text, (tokens, places) in zip(texts, tokenizer.encode_with_places(texts), strict=True):
+        blanks = len(text) - len(text.lstrip())
+        first = next((i for i, (_, end) in enumerate(places) if end > blanks), 0)
+        found.append((tokens or [_unknown(tokenizer, text)], first))
+    return found
 
 
 def _unknown(tokenizer: Tokenizer, text: str) -> int:

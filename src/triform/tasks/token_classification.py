@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from triform.data.prepare import Split
+from triform.data.tokenise import words_of
 from triform.data.tokenizers import Tokenizer
 from triform.models.heads import ClassificationHead
 from triform.tasks.choice import Choice, known_labels
@@ -28,6 +29,9 @@ from triform.tasks.objective import (
     padding_mask,
     present,
 )
+
+UNREAD = "?"
+"""In place of a tag: the model has not read so far."""
 
 
 class TokenClassification(Objective):
@@ -115,6 +119,30 @@ class TokenClassification(Objective):
             )
             samples.append(Sample(self.tokenizer.decode(ids.tolist()), output, target, output == target))
         return samples
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of texts, their words, which stand between blanks, tokenised one by one as in training."""
+        return [ids.tolist() for ids, _ in map(self._words, texts)]
+
+    def says(self, model: Model, texts: Sequence[str]) -> list[str]:
+        """The tag of each word of a text, with a blank between them; `UNREAD` for words beyond what the model reads."""
+        rows = [self._words(text) for text in texts]
+        batch = self.collate([{"ids": ids, "tags": tags} for ids, tags in rows], [(0, 0)] * len(rows))
+        device = next(model.parameters()).device
+        inputs = {key: value.to(device) for key, value in model_inputs(batch).items()}
+        guesses = model(**inputs).logits.argmax(-1).cpu()
+        said = []
+        for guess, labels, (_, tags) in zip(guesses, batch["labels"], rows, strict=True):
+            found = [self.labels[tag] for tag in guess[labels != IGNORED].tolist()]
+            said.append(" ".join(found + [UNREAD] * (int((tags != IGNORED).sum()) - len(found))))
+        return said
+
+    def _words(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of a text's words, and tags that say where its words stand."""
+        words = [word if i == 0 else f" {word}" for i, word in enumerate(text.split())]
+        found = words_of(words, self.tokenizer)
+        tags = [np.where(np.arange(len(ids)) == place, 0, IGNORED) for ids, place in found]
+        return np.concatenate([ids for ids, _ in found]).astype(np.int64), np.concatenate(tags)
 
     def model_arguments(self) -> dict[str, Any]:
         head = partial(ClassificationHead, n_classes=len(self.labels), dropout=self.dropout, transform=None)
