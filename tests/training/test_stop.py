@@ -327,7 +327,7 @@ def test_two_ranks_of_which_one_was_asked_go_on_bitwise(tmp_path: Path, rank: in
 @pytest.mark.parametrize("whom", ["torchrun", "rank"])
 @pytest.mark.parametrize("step", [0, 3])
 def test_under_torchrun(tmp_path: Path, whom: str, step: int) -> None:
-    command = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", str(TRAIN))
+    command = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", str(TRAIN))
     process = begin(tmp_path, *command, *TINY, "trainer.max_steps=100000", "trainer.save_interval=100000")
 
     def reached() -> bool:
