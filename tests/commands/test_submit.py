@@ -41,7 +41,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cluster:
     return found
 
 
-WORDS = (*TINY, "trainer.devices=4", "trainer.num_nodes=2", "hydra.launcher.hours=3", "name=big")
+WORDS = (*TINY, "trainer=fsdp_tp", "trainer.devices=4", "trainer.num_nodes=2", "hydra.launcher.hours=3", "name=big")
 
 
 def submit(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[list[str], RunFolder]:
@@ -146,6 +146,8 @@ def test_a_run_may_be_prepared_for_another_scheduler(
         (["hydra.launcher.huors=3"], "hydra.launcher.huors: no such key"),
         (["hydra.launcher.hours=0.01"], "the last 2 minutes of a job are for saving"),
         (["hydra.launcher.template=none.sbatch"], "hydra.launcher.template=none.sbatch cannot be read"),
+        (["trainer=fsdp_tp", "trainer.tensor_parallel=3"], "tensor_parallel=3 does not divide the 4 ranks"),
+        (["trainer=fsdp_tp", "trainer.tensor_parallel=4", *TINY], "n_heads=2 is not a multiple"),
         (["trainer.devices=auto"], "trainer.devices=auto: a job on a cluster is given what it asks for"),
     ],
 )

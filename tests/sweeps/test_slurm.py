@@ -183,10 +183,13 @@ def test_a_folder_of_any_name_is_one_word_of_the_script(tmp_path: Path, cluster:
 
 def test_what_cannot_be_asked_for_is_refused(tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = made(tmp_path)
-    assert launcher.shape({"trainer": {"devices": 4, "num_nodes": 2, "accelerator": "auto"}}) == ("cuda", 4, 2)
-    assert launcher.shape({"trainer": {"devices": 1, "num_nodes": 1, "accelerator": "cpu"}}) == ("cpu", 1, 1)
+    trainer = {"devices": 4, "num_nodes": 2, "accelerator": "auto", "strategy": "fsdp", "tensor_parallel": 2}
+    assert launcher.shape({"trainer": trainer}) == ("cuda", 4, 2)
+    assert launcher.shape({"trainer": {**trainer, "devices": 1, "accelerator": "cpu"}}) == ("cpu", 1, 2)
     with pytest.raises(BadInput, match=r"trainer\.devices=auto"):
-        launcher.shape({"trainer": {"devices": "auto", "num_nodes": 1, "accelerator": "auto"}})
+        launcher.shape({"trainer": {**trainer, "devices": "auto"}})
+    with pytest.raises(BadInput, match=r"tensor_parallel=3 does not divide the 8 ranks"):
+        launcher.shape({"trainer": {**trainer, "tensor_parallel": 3}})
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(BadInput, match="there is no sbatch here"):
         made(tmp_path)

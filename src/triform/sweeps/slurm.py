@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from triform.run.errors import BadInput
+from triform.run.errors import BadInput, one_line
 from triform.run.folder import RunFolder
 from triform.sweeps.launcher import Ended, Launcher, Ready
 from triform.sweeps.sbatch import LOG, Batch, call, last_words, outcome, queued, submit
@@ -122,15 +122,19 @@ def check_slurm(what: str) -> None:
 
 def as_if_here(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config of a job of a cluster as it can be checked on the machine that submits it."""
-    return {**config, "trainer": {**config["trainer"], "devices": 1, "num_nodes": 1, "accelerator": "cpu"}}
+    alone = {"devices": 1, "num_nodes": 1, "accelerator": "cpu"}
+    whole = {"strategy": "auto", "tensor_parallel": 1, "cpu_offload": False}
+    return {**config, "trainer": {**config["trainer"], **alone, **whole}}
 
 
 def shape(config: Mapping[str, Any]) -> tuple[str, int, int]:
     """The device ("cpu" or "cuda") of a job, its ranks on each machine, and machines.
 
     Raises:
-        BadInput: how many devices it wants would be known only where it runs.
+        BadInput: how many devices it wants would be known only where it runs, or they do not fit its strategy.
     """
+    from triform.training.strategies import check_sizes
+
     trainer = config["trainer"]
     devices, nodes = trainer["devices"], trainer["num_nodes"]
     if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
@@ -138,6 +142,10 @@ def shape(config: Mapping[str, Any]) -> tuple[str, int, int]:
             f"trainer.devices={devices}: a job on a cluster is given what it asks for; set trainer.devices to the "
             "ranks on each machine"
         )
+    try:
+        check_sizes(trainer["strategy"], devices * nodes, trainer["tensor_parallel"])
+    except ValueError as error:
+        raise BadInput(one_line(error)) from error
     return "cpu" if trainer["accelerator"] == "cpu" else "cuda", devices, nodes
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
+from triform.analysis.cluster import cut_of
 from triform.run.check import check
 from triform.run.cli import config_folders, parsed
 from triform.run.compose import composed
@@ -19,6 +20,7 @@ from triform.run.job import checked, created
 from triform.run.jobs import jobs
 from triform.run.match import matched
 from triform.run.recipe import CONFIG_NAME
+from triform.run.sketch import sketch
 from triform.sweeps import sbatch
 from triform.sweeps.compose import config_of
 from triform.sweeps.sbatch import LOG, Batch
@@ -79,6 +81,8 @@ def of_overrides(words: Sequence[str]) -> Asked:
     launcher = [word for word in words if _is_launchers(word)]
     config = config_of(own)
     check(as_if_here(config))
+    _, devices, _ = shape(config)
+    cut_of(config["trainer"], devices).share(sketch(config, None, None).model(config))  # heads may not divide
     same = {name: value for name, value in config.items() if name != "traceback"}
     key = hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=8).hexdigest()
     parent = Path(config["paths"]["outputs"]) / config["name"]
