@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from triform.commands import main
+from triform.run.errors import BadInput
 from triform.sweeps.manifest import Job, Manifest, SweepFolder
 from triform.sweeps.wandb import definition
 
@@ -115,3 +116,8 @@ def test_ranges_as_weights_and_biases_names_them(folder: SweepFolder) -> None:
         "model.dropout": {"distribution": "uniform", "min": 0.0, "max": 0.5},
         "model/norm": {"values": ["layer", "rms"]},
     }
+
+
+def test_what_follows_from_trials_is_no_sweep_of_weights_and_biases() -> None:
+    with pytest.raises(BadInput, match=r"^compare\.tune=optimizer\.lr: Weights & Biases has no runs that follow"):
+        definition("seed=0,1", ["compare.tune=optimizer.lr"])

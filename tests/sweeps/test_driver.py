@@ -269,6 +269,22 @@ def test_a_job_ends_as_its_summary_says(
     assert folder.read_summary()["status"] == word
 
 
+@pytest.mark.parametrize(
+    ("statuses", "has_more", "code"),
+    [
+        (["finished", "finished"], False, 0),
+        (["pruned", "pruned"], False, 0),
+        (["finished", "failed"], False, 1),
+        (["finished", "failed", "preempted"], False, 75),
+        (["finished", "running"], False, 75),
+        (["finished"], True, 75),  # a search that was stopped while nothing ran
+        ([], False, 0),
+    ],
+)
+def test_the_exit_code_tells_how_a_sweep_ended(statuses: list[str], has_more: bool, code: int) -> None:
+    assert exit_code([Job(n, [], [], status) for n, status in enumerate(statuses)], has_more) == code
+
+
 def test_the_table_has_the_best_job_first(tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path)
     jobs = [*three(), Job(3, ["seed=3"], [])]

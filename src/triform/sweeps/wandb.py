@@ -42,6 +42,8 @@ def definition(first: str, further: Sequence[str]) -> str:
         raise BadInput("a list of jobs is no sweep that Weights & Biases knows; write a grid or a search")
     if any(word.startswith("search=") for word in words):
         raise BadInput("search=...: Weights & Biases asks no key on conditions; type the ranges of the keys instead")
+    if tune := next((word for word in words if word.startswith("compare.tune=") and word != "compare.tune=null"), None):
+        raise BadInput(f"{tune}: Weights & Biases has no runs that follow from others; leave compare.tune out")
     found = parsed([word for word in words if not word.startswith(("hydra.", "hydra/"))])
     fixed, swept = split(found.overrides)
     if not swept:
