@@ -86,6 +86,8 @@ TRAINED = [
     ),
 ]
 """Options that the Trainer, too, has to do with: each in one run, two at a time where they don't touch."""
+ONE = ["trainer.accelerator=cpu", "trainer.devices=1", "trainer.tensor_parallel=1"]
+"""What any machine has, whatever a file of `trainer` asks for; `tests/training` has the strategies on several ranks."""
 
 
 @pytest.fixture(scope="session")
@@ -133,6 +135,7 @@ def overrides_for(group: str, option: str, files: Path) -> list[str]:
     words += [f"tokenizer.path={files}/tokenizer"] if option == "pretrained" else []
     words += ["model.n_kv_heads=1"] if group == "model" and option.startswith(GROUPED) else []
     words += ["model=encoder"] if option.startswith(("masked_lm", "pretraining")) else []
+    words += ONE if group == "trainer" else []
     words += ["match.to=1000"] if group == "match" and option != "none" else []
     choice = f"{group}={option}"
     if group == "logger":
@@ -167,7 +170,9 @@ def test_every_file_takes_a_training_step(group: str, option: str, files: Path, 
 def test_every_option_of_training_trains(words: list[str], files: Path) -> None:
     """Two optimizer steps through the Trainer, a validation, a checkpoint."""
     steps = ["trainer.max_steps=2", "trainer.val_interval=2", "trainer.log_interval=1", "trainer.max_epochs=null"]
-    config = settled(compose([*TINY, *DATES, f"paths.outputs={files}", f"paths.cache={files}/cache", *words, *steps]))
+    config = settled(
+        compose([*TINY, *DATES, f"paths.outputs={files}", f"paths.cache={files}/cache", *words, *steps, *ONE])
+    )
     folder = created(config, words, checked(config))
     assert start_all([{}], rank_main, (folder, False)) == 0, folder.log(0).read_text()
     summary = json.loads(folder.summary.read_text())
