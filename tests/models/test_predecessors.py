@@ -1,6 +1,11 @@
 """LSTM, GNMT, ByteNet and ConvS2S: what the encoder-decoder Transformer promises, and what their papers say."""
 
+import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -271,6 +276,19 @@ def test_a_mask_of_targets_is_refused_under_a_cache() -> None:
             decoder_padding_mask=torch.ones(1, 2, dtype=torch.bool),
             cache=model.new_cache(4),
         )
+
+
+@pytest.mark.slow
+def test_compiled_they_compute_the_same_whatever_the_length() -> None:
+    line = (sys.executable, "-m", "tests.models.compiled_predecessors")
+    environment = {**os.environ, "JAXTYPING_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.keys() == set(NAMES)
+    for name, of in found.items():
+        assert of["difference"] < 1e-5, name
+        assert of["last"] <= of["first"] + 1, f"{name}: a new length is compiled anew"
 
 
 # --- LSTM ------------------------------------------------------------------------------------------------------------

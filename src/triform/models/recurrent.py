@@ -165,6 +165,7 @@ class RecurrentDecoder(nn.Module):
         pairs = self.readout(torch.cat((y, x, context), dim=-1))
         return self.dropout(pairs.unflatten(-1, (-1, 2)).amax(dim=-1))
 
+    @torch.compiler.disable  # which would unroll the loop, and compile it anew for every length of a target
     def _look(
         self,
         x: Float[Tensor, "batch tgt_len d_model"],
