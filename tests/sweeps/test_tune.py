@@ -10,6 +10,7 @@ import pytest
 
 from tests.sweeps.test_driver import prepared
 from triform.data.prepare import Prepared
+from triform.run.cli import main
 from triform.run.errors import BadInput
 from triform.run.folder import RunFolder
 from triform.sweeps import driver, run
@@ -335,3 +336,10 @@ def test_a_comparison_is_widened_by_trials_seeds_and_values(monkeypatch: pytest.
     assert {variant.values for variant in found.variants} == {("0.01", "0.1")}
     with pytest.raises(BadInput, match="sed does not vary in this sweep"):
         widened(["sed=3"])
+
+
+def test_one_run_compares_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"compare.tune={KEY}"]) == 2
+    assert capsys.readouterr().err == f"error: compare.tune={KEY}: one run compares nothing; add -m\n"
+    assert main(["-m", "compare.trails=3", "seed=0,1"]) == 2
+    assert "compare.trails: no such key (did you mean 'compare.trials'?)" in capsys.readouterr().err
