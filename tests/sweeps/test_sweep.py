@@ -210,3 +210,30 @@ def test_a_random_search_is_repeatable_and_grows(tmp_path: Path) -> None:
     found = json.loads(folder.manifest.read_text())
     assert found["sweeper"]["n_jobs"] == 3
     assert all(os.path.isdir(folder.path / str(job["number"])) for job in found["jobs"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_variant_is_tuned_then_run_and_judged_on_test_data(tmp_path: Path) -> None:
+    """Real runs: trials leave test data alone, the others look at it, and nothing runs twice."""
+    words = ("-m", "name=tuned", *SHORT, "optimizer.lr=1e-4,1e-2", "compare.tune=optimizer.lr", "seed=3,4")
+    done = train(tmp_path, *words, "hydra.launcher.jobs=2")
+    assert done.returncode == 0, done.stderr
+    folder = only(tmp_path)
+    jobs = folder.read().jobs
+    assert [(job.stage, job.value) for job in jobs] == [
+        ("tuning", "0.0001"),
+        ("tuning", "0.01"),
+        ("final", "0.01"),
+        ("final", "0.01"),
+    ]
+    for job in jobs:
+        split = {name.partition("/")[0] for name in folder.run(job.number).read_summary()["final"]}
+        assert split == {"validation" if job.stage == "tuning" else "test"}
+    assert "test data: looked at by 2 of 2, once each" in done.stdout
+    assert (folder.path / "plots" / "trials.png").exists()
+    assert "by test/loss" in (folder.path / "report.html").read_text()
+    again = triform(tmp_path, "sweep", "resume", str(folder.path))
+    assert again.returncode == 0, again.stderr
+    assert "] started:" not in again.stdout, "all of it has been done"
+    assert "as it is: optimizer.lr=0.01, best of 2 by validation/loss" in again.stdout
