@@ -51,12 +51,3 @@ def test_pieces_are_the_whole_and_the_cell() -> None:
     for t in range(7):
         h, c = cell(x[:, t], (h, c))
         torch.testing.assert_close(h, whole[:, t])
-
-
-@torch.no_grad()
-def test_parameters_that_are_put_in_place_of_others_count() -> None:
-    """As FSDP does it, past `nn.Module.__setattr__`."""
-    layer, x = filled(LSTM(5, 3)), torch.randn(2, 7, 5)
-    before = layer(x)[0]
-    layer._parameters["weight_ih_l0"] = nn.Parameter(2 * layer.weight_ih_l0)
-    assert not torch.allclose(layer(x)[0], before)

@@ -37,14 +37,6 @@ class LSTM(nn.LSTM):
         """See `fill_gates`."""
         fill_gates(name, value, generator)
 
-    def forward(  # type: ignore[override]
-        self, input: Float[Tensor, "batch seq_len n_inputs"], hx: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Float[Tensor, "batch seq_len n_units"], tuple[Tensor, Tensor]]:
-        # torch keeps a list of the parameters, which what puts others in their place (FSDP does) leaves as it was.
-        self._flat_weights = [getattr(self, name) for name in self._flat_weights_names]
-        out, state = super().forward(input, hx)
-        return out, state
-
     def read(
         self, x: Float[Tensor, "batch seq_len n_inputs"], state: State
     ) -> tuple[Float[Tensor, "batch seq_len n_units"], State]:
