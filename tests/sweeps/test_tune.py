@@ -268,6 +268,7 @@ def test_what_is_typed_says_variants_values_and_seeds() -> None:
     assert chosen_from().seeds == ("7",)
     assert chosen_from().variants == (Variant((), ("0.005", "0.01", "0.02")),)
     assert chosen_from("model=a,b", f"{KEY}=1,2").variants[1].values == ("1", "2")
+    assert chosen_from("model/norm=layer,rms", tune="model/norm").variants == (Variant((), ("layer", "rms")),)
     ranged = chosen_from("model=a,b", f"{KEY}=tag(log,interval(1e-4,1e-2))", trials=5)
     assert ranged.variants[0].values == ("0.0001", "0.000316228", "0.001", "0.00316228", "0.01")
 
@@ -278,6 +279,7 @@ def test_what_is_typed_says_variants_values_and_seeds() -> None:
         ((), {"tune": "optimizer.rl"}, r"compare\.tune=optimizer\.rl: no such key \(did you mean 'optimizer\.lr'\?\)"),
         ((), {"tune": "optimizer.weight_decay"}, r"around 0\.0 there are no values to try; type them"),
         ((), {"tune": "optimizer.betas"}, r"around \[0\.9, 0\.98\] there are no values"),
+        ((), {"tune": "model/norm"}, r"a choice of parts has no values around it; type some: model/norm=a,b"),
         ((), {"tune": "traceback"}, r"around false there are no values"),
         ((), {"tune": "seed"}, r"compare\.tune=seed is no key to be tuned"),
         ((), {"tune": 3}, r"compare\.tune=3 is no key to be tuned"),

@@ -276,6 +276,8 @@ def _values(
     if typed is not None:
         found = values_of(typed)
         return spaced(found, trials) if isinstance(found, Interval) else list(dict.fromkeys(found))
+    if "/" in key:
+        raise BadInput(f"compare.tune={key}: a choice of parts has no values around it; type some: {key}=a,b")
     config = config_of([*fixed, *words])
     own: Any = config
     for name in key.split("."):
