@@ -223,8 +223,10 @@ class Ask(Callback):
             os.kill(os.getpid(), signal.Signals[f"SIG{self.signal}"])
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self.resumed = trainer.ckpt_path is not None
         self._come("setup")
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        self.resumed = True
 
     def on_train_batch_start(self, *args: Any) -> None:
         self._come("step")
