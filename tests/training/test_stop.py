@@ -62,6 +62,12 @@ def test_a_signal_ends_a_library_call_that_does_not_return() -> None:
     assert do(LISTEN.format(body=HELD), ("TERM", 0)) == 75
 
 
+def test_a_process_that_is_ended_has_last_words(tmp_path: Path) -> None:
+    body = f"import pathlib; stop.last_words = pathlib.Path({str(tmp_path / 'said')!r}).touch; {HELD}"
+    assert do(LISTEN.format(body=body), ("TERM", 0.6)) == 75
+    assert (tmp_path / "said").exists()
+
+
 def test_a_library_that_goes_on_after_any_error_does_not_go_on() -> None:
     body = "\n        ".join(["try:", f"    {SLEEP}", "except Exception: pass", "time.sleep(50)"])
     assert do(LISTEN.format(body=body), ("TERM", 0)) == 75

@@ -338,6 +338,7 @@ def rank_main(
     code = FAILED
     try:
         with stop.listening(), recorded(folder.log(rank())):
+            stop.last_words = lambda: preempt(folder)
             stop.check()
             trackers = loggers(config, folder)
             prepared = own_data(folder, config) if prepared is None else prepared

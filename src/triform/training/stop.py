@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from triform.training.codes import PREEMPTED, SIGNALS
@@ -49,6 +49,8 @@ class Stop:
         self._before: dict[int, Any] = {}
         self._pipe: tuple[int, int] | None = None
         self._wakeup = -1
+        self.last_words: Callable[[], None] = lambda: None
+        """Called, perhaps by another thread than the main one, before the process is ended with 75 where it is."""
         os.register_at_fork(after_in_child=self._forget)
 
     @property
@@ -165,7 +167,13 @@ class Stop:
             os._exit(128 + number)
         late = self._first is not None and time.monotonic() - self._first >= AGAIN_SECONDS
         if late and not self._writing and not self._settled:
-            os._exit(PREEMPTED)
+            self._leave()
+
+    def _leave(self) -> None:
+        """End the process, which the main thread does not."""
+        with suppress(Exception):
+            self.last_words()
+        os._exit(PREEMPTED)
 
     def _listen(self, pipe: int) -> None:
         """Hear signals while the main thread may be held."""
@@ -175,7 +183,7 @@ class Stop:
             ready, _, _ = select.select([pipe], [], [], left)
             if not ready:
                 if not self.asked and not self._elsewhere:  # the main thread has not come by
-                    os._exit(PREEMPTED)
+                    self._leave()
                 deadline = float("inf")
                 continue
             numbers = os.read(pipe, 64)
