@@ -112,6 +112,11 @@ class Rows:
     def end(self) -> None:
         self.ends.add(self.total)
 
+    def extend(self, values: np.ndarray, ends: np.ndarray) -> None:
+        """Values of any number of rows, and where among them those rows end that do."""
+        self.ends.add(*(self.total + ends).tolist())
+        self.add(values.tobytes(), len(values))
+
     def close(self) -> None:
         self.file.close()
         self.ends.close()

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, cycle
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,19 +118,13 @@ class Reader:
 def tokenised(window: Window, tokenizer: Tokenizer) -> Tokens:
     """The text of a window. Its passages do not see each other; those that end a document have an end mark."""
     passages = window.read()
-    ids: list[list[int]] = []
-    ends, size, number = [], 0, 0
-    for batch, found in encoded(_pieces(passages), tokenizer):
-        for piece, tokens in zip(batch, found, strict=True):
-            if piece.is_last and passages[number].is_end:
-                tokens = [*tokens, tokenizer.eos_id]
-            ids.append(tokens)
-            size += len(tokens)
-            if piece.is_last:
-                ends.append(size)
-                number += 1
-    flat = np.fromiter(chain.from_iterable(ids), dtype=np.uint32, count=size)
-    return Tokens(flat, np.array(ends, dtype=np.int64))
+    found = list(encoded(_pieces(passages), tokenizer))
+    flat = np.concatenate([ids for _, ids, _ in found]) if found else np.empty(0, dtype=np.uint32)
+    lengths = np.concatenate([n for _, _, n in found]) if found else np.empty(0, dtype=np.int64)
+    ends = np.cumsum(lengths)[[piece.is_last for batch, _, _ in found for piece in batch]]
+    is_end = np.array([passage.is_end for passage in passages], dtype=bool)
+    marked = np.insert(flat, ends[is_end], tokenizer.eos_id)
+    return Tokens(marked, ends + np.cumsum(is_end))
 
 
 def _pieces(passages: Sequence[Passage]) -> Iterator[Piece]:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,36 +118,31 @@ def write_tokens(stem: Path, tokenizer: Tokenizer, dtype: str, eos: bool, say: S
     Args:
         eos: end each row with the tokenizer's [EOS].
     """
-    end = np.array([tokenizer.eos_id] if eos else [], dtype=dtype)
     n_unknown = 0
     with closing(Rows(stem.with_name(f"{stem.name}.ids"))) as ids:
-        for batch, tokens in encoded(cut(stem.with_name(f"{stem.name}.utf8")), tokenizer):
-            lengths = list(map(len, tokens))
-            flat = np.fromiter(chain.from_iterable(tokens), dtype=dtype, count=sum(lengths))
-            n_unknown += 0 if tokenizer.unk_id is None else int((flat == tokenizer.unk_id).sum())
-            start = 0
-            for piece, length in zip(batch, lengths, strict=True):
-                ids.add(flat[start : start + length].tobytes(), length)
-                start += length
-                if piece.is_last:
-                    ids.add(end.tobytes(), len(end))
-                    ids.end()
+        for batch, flat, lengths in encoded(cut(stem.with_name(f"{stem.name}.utf8")), tokenizer):
+            n_unknown += 0 if tokenizer.unk_id is None else int(np.count_nonzero(flat == tokenizer.unk_id))
+            ends = np.cumsum(lengths)[[piece.is_last for piece in batch]]
+            if eos:
+                flat = np.insert(flat, ends, tokenizer.eos_id)
+                ends += np.arange(1, len(ends) + 1)
+            ids.extend(flat.astype(dtype), ends)
             say(sum(piece.n_bytes for piece in batch))
     return n_unknown
 
 
-def encoded(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Iterator[tuple[Sequence[Piece], list[list[int]]]]:
-    """The pieces in batches, each with its tokens. Other batches are being encoded meanwhile: no core waits for the
-    last piece of one."""
+def encoded(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Iterator[tuple[Sequence[Piece], np.ndarray, np.ndarray]]:
+    """The pieces in batches, each with their tokens after each other, and how many each has. Other batches are being
+    encoded meanwhile: no core waits for the last piece of one."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        waiting: deque[tuple[Sequence[Piece], Future[list[list[int]]]]] = deque()
+        waiting: deque[tuple[Sequence[Piece], Future[tuple[np.ndarray, np.ndarray]]]] = deque()
         for batch in _batches(pieces):
-            waiting.append((batch, pool.submit(tokenizer.encode_batch, [piece.text for piece in batch])))
+            waiting.append((batch, pool.submit(tokenizer.encode_flat, [piece.text for piece in batch])))
             if len(waiting) > AT_ONCE:
                 done, tokens = waiting.popleft()
-                yield done, tokens.result()
+                yield done, *tokens.result()
         for done, tokens in waiting:
-            yield done, tokens.result()
+            yield done, *tokens.result()
 
 
 def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:

@@ -61,6 +61,17 @@ class TestEveryRecipe:
         texts = ["pun", "", HARD]
         assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
 
+    def test_large_texts_get_the_same_ids(self, recipe: Recipe, tmp_path: Path) -> None:
+        recipe.train(iter(CORPUS)).save(tmp_path)
+        tokenizer = Tokenizer.load(tmp_path)  # as a run reads it
+        every = "".join(map(chr, [*range(0x800), 0x20AC, 0xFFFD, *range(0x1F600, 0x1F610), 0x10FFFF]))
+        texts = ["pun", "", HARD, *SPECIAL_TOKENS, every, "", " "]
+        ids, lengths = tokenizer.encode_flat(texts)
+        expected = [tokenizer.encode(text) for text in texts]
+        assert lengths.tolist() == [len(tokens) for tokens in expected]
+        assert ids.tolist() == [number for tokens in expected for number in tokens]
+        assert [len(part) for part in tokenizer.encode_flat([])] == [0, 0]
+
     def test_training_twice_gives_the_same(self, recipe: Recipe) -> None:
         assert recipe.train(iter(CORPUS)).backend.to_str() == recipe.train(iter(CORPUS)).backend.to_str()
 

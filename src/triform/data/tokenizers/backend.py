@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tokenizers
 from tokenizers import models
 
@@ -40,6 +41,25 @@ def check_nothing_lost(backend: tokenizers.Tokenizer) -> None:
         f"Tokenizer: its {type(backend.model).__name__} has no token for what is not in the vocabulary and would lose "
         'it; give its model in tokenizer.json an "unk_token" of the vocabulary, or a token for each byte'
     )
+
+
+def ids_of_bytes(backend: tokenizers.Tokenizer) -> np.ndarray | None:
+    """The id of each byte where the tokens of a text are its bytes, whatever it says, as those of `Byte`; else None."""
+    saved: dict[str, Any] = json.loads(backend.to_str())
+    model, cut = saved["model"], saved["pre_tokenizer"] or {}
+    if (
+        model["type"] != "BPE"
+        or any(model[name] for name in ("merges", "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix"))
+        or not model["vocab"].keys() >= _BYTE_LEVEL
+        or (cut.get("type"), cut.get("add_prefix_space")) != ("ByteLevel", False)
+        or saved["normalizer"] is not None
+        or not all(token["special"] for token in saved["added_tokens"])  # others are found in text
+    ):
+        return None
+    # Radford et al. 2019: bytes that print stand for themselves, the others for letters from 256 on, in order.
+    other = iter(sorted(letter for letter in _BYTE_LEVEL if ord(letter) > 255))
+    letters = [chr(byte) if chr(byte) in _BYTE_LEVEL else next(other) for byte in range(256)]
+    return np.array([model["vocab"][letter] for letter in letters], dtype=np.uint32)
 
 
 def without_special(backend: tokenizers.Tokenizer, special: Mapping[int, str]) -> tokenizers.Tokenizer:
