@@ -150,7 +150,7 @@ def prepared(asked: Asked) -> RunFolder:
     if asked.folder is not None:
         _check_free(asked.folder)
         return asked.folder
-    config = matched(asked.config, asked.typed)
+    config = matched(dict(asked.config), asked.typed)
     return created(config, asked.typed, checked(as_if_here(config)))
 
 
