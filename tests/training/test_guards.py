@@ -1,5 +1,6 @@
 """Numbers that are not finite, memory that is not enough, ranks that stand still: what is left of the run, and said."""
 
+import csv
 import json
 import math
 import time
@@ -129,6 +130,9 @@ def test_a_step_may_be_skipped(tmp_path: Path, cause: str) -> None:
     rows = folder.metrics.read_text()
     assert "nan" not in rows
     assert "inf" not in rows
+    losses = [float(row["train/loss"]) for row in csv.DictReader(rows.splitlines()) if row["train/loss"]]
+    assert len(losses) == 6
+    assert 4.5 > losses[0] > losses[1] > losses[2] > losses[3] > 3, "of the targets of steps that were taken"
 
 
 @pytest.mark.slow

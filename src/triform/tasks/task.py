@@ -101,6 +101,7 @@ class Task(L.LightningModule):
         self._counts = _Counts()
         self._window = _Window()
         self._loss_before: Tensor | float = 0.0
+        """Of the window, as the optimizer step that is being made found it."""
         self.group: Any = None
         """All ranks over gloo, for what lives on the host; None where there is one rank."""
         self._norm: Tensor | None = None
@@ -178,6 +179,8 @@ class Task(L.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.stepped = False
         micro_batch = batch_idx % self.trainer.accumulate_grad_batches
+        if micro_batch == 0:
+            self._loss_before = self._window.loss
         torch.manual_seed(noise_seed(self.seed, self.trainer.global_step, micro_batch, self.reader))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -240,7 +243,9 @@ class Task(L.LightningModule):
             torch._foreach_mul_(gradients, (limit / (self._norm + 1e-6)).clamp(max=1.0))
 
     def record(self) -> dict[str, float]:
-        """Mean loss over the targets since the last record, and figures of the last step. Waits for the device.
+        """Mean loss over the targets since the last record (NaN: there were none), and figures of the last step.
+
+        Waits for the device. Steps that were left out are not in the loss.
 
         With experts also `expert_load`, the largest load of one over the mean of its layer, in the last micro-batch on
         all ranks: the capacity factor that would have dropped no token.
@@ -248,7 +253,7 @@ class Task(L.LightningModule):
         self.tick()
         window, self._window = self._window, _Window()
         self.status = {
-            "loss": self._over_ranks(window.loss) / max(window.targets, 1),
+            "loss": self._over_ranks(window.loss) / window.targets if window.targets else math.nan,
             "lr": self._lr,
             "gradient_norm": math.nan if self._norm is None else float(self._norm),
             "tokens_per_second": window.tokens / max(window.seconds, 1e-9),
