@@ -12,15 +12,16 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from tests.training.runs import make
+from tests.training.test_sharded import write as write_parts
 from triform.run.folder import RunFolder
 from triform.run.job import resume, start
 from triform.run.parts import own_data
 from triform.run.ranks import start_all
-from triform.run.replay import replay
+from triform.run.replay import copied, replay
 from triform.training.dossier import Dossier
 from triform.training.guards import Guard, is_out_of_memory, said, sizes
 from triform.training.hardware import rank
-from triform.training.saving import read_checkpoint
+from triform.training.saving import LAST, PREVIOUS, read_checkpoint
 from triform.training.watchdog import Watchdog, spans
 
 CAUSES = ("gradient", "loss", "memory", "sleep")
@@ -235,6 +236,17 @@ def test_values_that_mean_nothing_are_refused(tmp_path: Path) -> None:
         Guard(tmp_path, "skip", 0)
     with pytest.raises(ValueError, match=r"timeout=0 is not above 0; set trainer\.timeout to seconds, or null"):
         Watchdog(tmp_path, 0)
+
+
+def test_what_is_replayed_from_parts_can_be_saved(tmp_path: Path) -> None:
+    folder = make(tmp_path, "decoder")
+    for step in (1, 2):
+        write_parts(folder.checkpoints, step)
+    copy = copied(folder, 3)
+    write_parts(copy.checkpoints, 3)
+    steps = {name: read_checkpoint(copy.checkpoints / name)["progress"]["step"] for name in (PREVIOUS, LAST)}
+    assert steps == {PREVIOUS: 2, LAST: 3}
+    assert read_checkpoint(folder.checkpoints / LAST)["progress"]["step"] == 2, "the run itself stays as it was"
 
 
 def test_a_run_that_has_not_failed_is_not_replayed(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def copied(folder: RunFolder, step: int) -> RunFolder:
         if (folder.path / name).exists():
             shutil.copyfile(folder.path / name, copy.path / name)
     shutil.copytree(folder.tokenizer, copy.tokenizer)
-    shutil.copytree(folder.checkpoints, copy.checkpoints, copy_function=_link)
+    shutil.copytree(folder.checkpoints, copy.checkpoints, symlinks=True, copy_function=_link)
     write_config(copy, {**folder.read_config(), "logger": {}})
     write_whole(copy.summary, json.dumps({"status": "preempted"}) + "\n")
     write_whole(copy.path / UNTIL, f"{step}\n")
