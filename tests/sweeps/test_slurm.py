@@ -12,7 +12,7 @@ from triform.run.errors import BadInput
 from triform.sweeps import sbatch, slurm
 from triform.sweeps.launcher import Ended, Ready
 from triform.sweeps.sbatch import Batch, last_words, outcome
-from triform.sweeps.slurm import Slurm, ranges
+from triform.sweeps.slurm import Slurm
 
 
 class Cluster:
@@ -193,8 +193,3 @@ def test_what_cannot_be_asked_for_is_refused(tmp_path: Path, cluster: Cluster, m
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(BadInput, match="there is no sbatch here"):
         made(tmp_path)
-
-
-def test_numbers_as_sbatch_writes_them() -> None:
-    assert ranges([0]) == "0"
-    assert ranges([7, 0, 1, 2, 9, 10]) == "0-2,7,9-10"

@@ -22,7 +22,7 @@ from triform.training.dossier import Dossier
 from triform.training.guards import Guard, is_out_of_memory, said, sizes
 from triform.training.hardware import rank
 from triform.training.saving import LAST, PREVIOUS, read_checkpoint
-from triform.training.watchdog import Watchdog, spans
+from triform.training.watchdog import Watchdog
 
 CAUSES = ("gradient", "loss", "memory", "sleep")
 
@@ -182,10 +182,6 @@ def test_a_rank_that_stands_still_ends_the_run_with_all_stacks(tmp_path: Path) -
     assert f"rank 1 at {__file__}:" in found["error"]
     assert "(on_train_batch_start)" in found["error"]
     assert "after step 2" in found["error"]
-
-
-def test_ranks_are_told_in_spans() -> None:
-    assert spans([0, 2, 3, 4, 9]) == "0, 2-4, 9"
 
 
 @pytest.mark.parametrize("key", ["gradient", "loss"])

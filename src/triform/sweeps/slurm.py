@@ -13,6 +13,7 @@ from triform.run.folder import RunFolder
 from triform.sweeps.launcher import Ended, Launcher, Ready
 from triform.sweeps.sbatch import LOG, Batch, call, last_words, outcome, queued, submit
 from triform.training.codes import FINISHED, PREEMPTED
+from triform.training.spans import spans
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Slurm(Launcher):
 
     def submit(self, jobs: Sequence[Ready]) -> list[str]:
         first, numbers = jobs[0], [job.number for job in jobs]
-        array = f"{ranges(numbers)}%{self.limit}"
+        array = f"{spans(numbers, ',')}%{self.limit}"
         script = self.batch.script(
             self.name, str(self.sweep), first.device, first.devices, first.nodes, first.trust, array
         )
@@ -147,14 +148,3 @@ def shape(config: Mapping[str, Any]) -> tuple[str, int, int]:
     except ValueError as error:
         raise BadInput(one_line(error)) from error
     return "cpu" if trainer["accelerator"] == "cpu" else "cuda", devices, nodes
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Numbers as sbatch writes them: 0-3,7."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from torch.distributed.tensor import DTensor
 
 from triform.tasks.task import Task
-from triform.training.watchdog import spans
+from triform.training.spans import spans
 
 
 class Agreement(Callback):

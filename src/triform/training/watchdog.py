@@ -7,7 +7,6 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +18,7 @@ from triform.training.codes import FAILED
 from triform.training.dossier import FOLDER
 from triform.training.hardware import rank
 from triform.training.record import Summary
+from triform.training.spans import spans
 
 STUCK = "stuck"
 """File in failure/ by which a rank that makes no progress has the others write down where they are, too."""
@@ -143,17 +143,6 @@ class Watchdog(Callback):
             ranks.setdefault(where, []).append(number)
         rare = sorted(ranks.items(), key=lambda one: len(one[1]))[:3]
         return ", ".join(f"rank {spans(numbers)} at {where}" for where, numbers in rare)
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Ascending whole numbers, such as 0, 2-5, 9."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def place(frame: FrameType | None) -> str:
