@@ -184,6 +184,12 @@ def test_a_rank_that_stands_still_ends_the_run_with_all_stacks(tmp_path: Path) -
     assert "after step 2" in found["error"]
 
 
+def test_a_watchdog_that_saw_progress_leaves_nothing(tmp_path: Path) -> None:
+    with Watchdog(tmp_path, 100):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("key", ["gradient", "loss"])
 def test_an_error_is_told_with_its_cause(key: str) -> None:
     found = {"rank": 3, "loss": "nan" if key == "loss" else "2.5", "parameter": "head.weight", "group": 1}

@@ -7,6 +7,7 @@ import sysconfig
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -98,6 +99,8 @@ class Watchdog(Callback):
             finally:
                 faulthandler.cancel_dump_traceback_later()
         log.unlink(missing_ok=True)
+        with suppress(OSError):  # another rank's file, or one about a failure, is in it
+            self.folder.rmdir()
 
     def _stack_file(self) -> Path:
         self.folder.mkdir(exist_ok=True)
