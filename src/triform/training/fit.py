@@ -160,7 +160,7 @@ def fit(
     guard = Guard(folder, settings.non_finite, settings.max_skipped, replay_until(folder))
     watchdog = None if settings.timeout is None else Watchdog(folder, settings.timeout)
     facts = {"config": content(folder / "config.yaml"), "data": prepared.folder.name, "seed": str(seed)}
-    agreement = Agreement(facts | {"settings": str(settings)})
+    agreement = Agreement(facts | {f"trainer.{name}": str(value) for name, value in vars(settings).items()})
     trainer = _trainer(
         settings,
         folder,
