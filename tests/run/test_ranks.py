@@ -2,9 +2,11 @@ import os
 import signal
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from triform.run import ranks
 from triform.run.ranks import Launcher, launch, machines, start_all
@@ -100,6 +102,20 @@ def test_who_is_one_of_several_ranks(variables: dict[str, str], several: bool, m
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert Launcher.started_us() is several
+
+
+def test_ranks_wait_as_long_as_the_first_one_prepares(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = ranks._free_port()
+    started = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    for name, value in (started | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}).items():
+        monkeypatch.setenv(name, value)
+    launcher = Launcher()
+    launcher.store.set_timeout(timedelta(seconds=0.1))
+    of_the_first = TCPStore("127.0.0.1", port, is_master=False)
+    first = threading.Timer(0.4, of_the_first.set, (launcher.key, "outputs/x"))
+    first.start()
+    assert launcher.told() == "outputs/x"
+    first.join()
 
 
 @pytest.mark.parametrize(

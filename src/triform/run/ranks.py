@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from datetime import timedelta
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -25,6 +26,9 @@ any other end they get what they need, the first one for the report and its uplo
 
 SAVE_SECONDS = 60.0
 """Time to save a checkpoint in, for processes that are told to when who started them is gone."""
+
+PREPARATION = timedelta(days=7)
+"""Time that the first rank may take to tokenise a corpus. A store waits half an hour by itself."""
 
 PRELOAD = ("torch", "lightning.pytorch", "triform.training.fit", "triform.run.parts")
 """Imported once by the server that ranks are forked from; importing starts no thread and touches no GPU."""
@@ -294,6 +298,7 @@ class Launcher:
 
     def told(self) -> str:
         """Wait for what the first rank tells."""
+        self.store.wait([self.key], PREPARATION)
         return str(self.store.get(self.key).decode())
 
 
