@@ -18,7 +18,7 @@ from torch import Tensor
 
 from triform.layers.parallel import Piece
 from triform.training import sharded
-from triform.training.sealed import check, read_sealed, write_sealed
+from triform.training.sealed import check, read_sealed, sync_folder, write_sealed
 from triform.training.stop import stop
 
 log = logging.getLogger(__name__)
@@ -288,12 +288,3 @@ def link(source: Path, target: Path) -> None:
         shutil.copyfile(source, aside)
     os.replace(aside, target)
     sync_folder(target.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

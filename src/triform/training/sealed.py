@@ -127,3 +127,12 @@ def check_seal(file: BufferedIOBase, path: Path) -> None:
             f"{path} cannot be read: its content is not what its hash says, so it is damaged, cut or no checkpoint of "
             "triform; put a good checkpoint in its place"
         )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -30,7 +30,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from triform.layers.parallel import Piece
-from triform.training.sealed import BLOCK, HEX, read_sealed, write_sealed
+from triform.training.sealed import BLOCK, HEX, read_sealed, sync_folder, write_sealed
 
 MANIFEST, REST = "manifest.json", "rest.ckpt"
 REFERENCE = "in the parts"
@@ -124,10 +124,10 @@ def commit(rest: Mapping[str, Any], folder: Path, ranks: int, step: Any, wait_se
         word.unlink()
     text = json.dumps({"kind": "triform parts 1", "step": step, "files": files}, indent=1)
     _write(folder / MANIFEST, text + "\n" + hashlib.sha256(text.encode()).hexdigest())
-    _sync(folder)
+    sync_folder(folder)
     final = folder.parent / f"parts-{step}-{secrets.token_hex(4)}"
     os.rename(folder, final)
-    _sync(final.parent)
+    sync_folder(final.parent)
     return final
 
 
@@ -137,7 +137,7 @@ def point(name: Path, folder: Path) -> None:
     aside.unlink(missing_ok=True)
     os.symlink(folder.name, aside)
     os.replace(aside, name)
-    _sync(name.parent)
+    sync_folder(name.parent)
 
 
 def forget(folder: Path) -> None:
@@ -248,11 +248,3 @@ def _write(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, path)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
