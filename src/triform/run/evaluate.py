@@ -121,7 +121,7 @@ def _figures(
         raise BadInput(
             f"{loaded.folder.path}: the text has fewer than the 2 tokens of which one is predicted; name more"
         )
-    for said in loaded.objective.losses(name, split):
+    for said in loaded.objective.left_out(name, split):
         print(f"warning: {said}", file=sys.stderr)
     batches = held_out_batches(examples.lengths, settings["batch_size"], settings["batch_tokens"], 1)
     held_out = HeldOut(examples, batches, loaded.objective.collate)

@@ -151,7 +151,7 @@ class Objective(ABC):
         """Most tokens of a text that a batch holds beside the task's marks; None: running text is never cut."""
         return None
 
-    def losses(self, name: str, split: Split) -> list[str]:
+    def left_out(self, name: str, split: Split) -> list[str]:
         """What is to be said of a split's examples that are not read as they are: longer than `room`, or made of
         nothing that the tokenizer knows, as control characters are to some."""
         room = self.room()

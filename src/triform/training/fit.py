@@ -149,7 +149,7 @@ def fit(
     )
     if rank() == 0:
         sweep(folder / "checkpoints")
-        tell_losses(prepared, objective)
+        tell_left_out(prepared, objective)
         tell_start(settings, folder, data, limits)
     record = _record(settings, folder, data, prepared, model_factory, objective, limits)
     saving = AtomicCheckpointIO(settings.async_save)
@@ -215,10 +215,10 @@ def tell_start(settings: TrainerSettings, folder: Path, data: DataModule, limits
     )
 
 
-def tell_losses(prepared: Prepared, objective: Objective) -> None:
+def tell_left_out(prepared: Prepared, objective: Objective) -> None:
     """Say how many examples of each split are not read as they are."""
     for name, split in prepared.splits.items():
-        for said in objective.losses("training" if name == "train" else name, split):
+        for said in objective.left_out("training" if name == "train" else name, split):
             print(said)
 
 

@@ -26,17 +26,17 @@ def seq2seq(prepared: Prepared, seq_len: int) -> Objective:
 def test_examples_that_are_cut_are_counted(tmp_path: Path) -> None:
     prepared = pairs(tmp_path, "abc\tabcdefg\nabcdefgh\ta\na\tb\n", Char())
     train = prepared.splits["train"]
-    assert seq2seq(prepared, 6).losses("training", train) == [
+    assert seq2seq(prepared, 6).left_out("training", train) == [
         "2 of 3 training examples are longer than 5 tokens and are cut, by data.seq_len (the longest has 8)"
     ]
-    assert seq2seq(prepared, 9).losses("training", train) == []
+    assert seq2seq(prepared, 9).left_out("training", train) == []
 
 
 def test_texts_that_a_tokenizer_makes_nothing_of_are_counted(tmp_path: Path) -> None:
     """WordPiece drops control characters, as BERT does."""
     recipe = WordPiece(11, lowercase=False, strip_accents=False)
     prepared = pairs(tmp_path, "a\tb\n\u200b\ta\nb\ta\nc\tb\n", recipe)
-    assert seq2seq(prepared, 6).losses("training", prepared.splits["train"]) == [
+    assert seq2seq(prepared, 6).left_out("training", prepared.splits["train"]) == [
         "1 of 4 training examples have a text without a token, which is read as empty"
     ]
 
@@ -46,4 +46,4 @@ def test_images_have_no_lengths(tmp_path: Path) -> None:
         0.0, None, "first", 0.0, 0, False,
         family="encoder", tokenizer=None, labels=["a", "b"], seq_len=5, seed=0,
     )  # fmt: skip
-    assert task.losses("training", Split("images", tmp_path / "train", "uint16", (1, 2, 2))) == []
+    assert task.left_out("training", Split("images", tmp_path / "train", "uint16", (1, 2, 2))) == []
