@@ -180,12 +180,9 @@ def half_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob(".*") if path.is_file() and path.name not in (".lock", ".failure")]
 
 
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [("TERM", "train"), ("INT", "train"), pytest.param("USR1", "train", marks=pytest.mark.slow)],
-)
-def test_a_signal_among_the_first_imports_ends_with_75(tmp_path: Path, name: str, command: str) -> None:
-    process = begin(tmp_path, *COMMAND, command, *TINY)
+@pytest.mark.parametrize("name", ["TERM", "INT", pytest.param("USR1", marks=pytest.mark.slow)])
+def test_a_signal_among_the_first_imports_ends_with_75(tmp_path: Path, name: str) -> None:
+    process = begin(tmp_path, *COMMAND, "train", *TINY)
     until(lambda: listens(process), process)
     process.send_signal(signal.Signals[f"SIG{name}"])
     code, error = ended(process, 20)
