@@ -41,8 +41,7 @@ class _Counted:
         self.order = order
         self.counts = np.zeros(256 ** (order + 1), dtype=np.uint32)  # of `READ` bytes at most
         for start in range(0, len(text), CHUNK):
-            codes, times = np.unique(_codes(text[start : start + CHUNK + order], order), return_counts=True)
-            self.counts[codes] += times.astype(np.uint32)
+            np.add.at(self.counts, _codes(text[start : start + CHUNK + order], order), np.uint32(1))
         by_context = self.counts.reshape(-1, 256)
         self.total, self.kinds = by_context.sum(axis=1), (by_context > 0).sum(axis=1)
 
