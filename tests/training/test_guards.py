@@ -19,7 +19,7 @@ from triform.run.parts import own_data
 from triform.run.ranks import start_all
 from triform.run.replay import copied, replay
 from triform.training.dossier import Dossier
-from triform.training.guards import Guard, is_out_of_memory, said, sizes
+from triform.training.guards import Guard, is_cause, is_out_of_memory, said, sizes
 from triform.training.hardware import rank
 from triform.training.saving import LAST, PREVIOUS, read_checkpoint
 from triform.training.watchdog import Watchdog
@@ -207,6 +207,12 @@ def test_what_is_told_of_several_ranks_is_of_those_with_a_bad_loss() -> None:
     fine = {"rank": 0, "loss": "1.0", "parameter": "a", "group": 0, "not_finite": 1, "parameters": 2}
     assert said([fine, fine | {"rank": 2, "loss": "inf"}]).endswith("on rank 2")
     assert said([fine, fine | {"rank": 2}]).endswith("on rank 0, 2")
+
+
+def test_a_rank_that_knows_by_the_norm_alone_is_no_cause() -> None:
+    assert is_cause({"rank": 1, "loss": "2.5", "parameter": "head.weight"})
+    assert is_cause({"rank": 1, "loss": "nan"})
+    assert not is_cause({"rank": 0, "loss": "2.5", "epoch": 3, "examples": [1]})
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,8 @@ class Task(L.LightningModule):
         """Of the window, as the optimizer step that is being made found it."""
         self.group: Any = None
         """All ranks over gloo, for what lives on the host; None where there is one rank."""
+        self._raw_norm: Tensor | None = None
+        """Norm of the gradient that backward passes have left, until the step is made."""
         self._norm: Tensor | None = None
         self._lr = math.nan
         self._clock = time.perf_counter()
@@ -191,8 +193,24 @@ class Task(L.LightningModule):
         balance = balance_loss(self.model, batch["n_targets"], self._sum_over_ranks)
         return loss if balance is None else loss + balance
 
+    def raw_gradient_norm(self) -> Tensor:
+        """2-norm of the whole gradient as backward passes have left it, the same on all ranks; on its device.
+
+        Measured once a step: one number in it that is not finite makes it such, and clipping takes it from here. The
+        first call of a step must be made by all ranks.
+        """
+        if self._raw_norm is None:
+            if self.shard is None:
+                gradients = [p.grad for p in self.parameters() if p.grad is not None]
+                self._raw_norm = nn.utils.get_total_norm(gradients, foreach=True)
+            else:
+                self.layout.sum_gradients(self.model.named_parameters())
+                self._raw_norm = self.layout.gradient_norm(self.model.named_parameters())
+        return self._raw_norm
+
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         self.tick()
+        raw_norm, self._raw_norm = self.raw_gradient_norm(), None
         self._counts.stop, self._counts.milliseconds = int(self.stop_requested), int(self.seconds * 1000)
         self._counts.broken = int(self.broken)
         counts, self._counts = self._counts.over_ranks(self.group, self.layout.copies), _Counts()
@@ -207,10 +225,9 @@ class Task(L.LightningModule):
             return
         # by Lightning and by DDP or FSDP
         divided_by = self.trainer.accumulate_grad_batches * self.trainer.world_size // self.layout.copies
-        if self.shard is not None:
-            self.layout.sum_gradients(self.model.named_parameters())
-        gradients = [local(p.grad) for p in self.parameters() if p.grad is not None]
-        torch._foreach_mul_(gradients, divided_by / max(counts.targets, 1))
+        factor = divided_by / max(counts.targets, 1)
+        torch._foreach_mul_([local(p.grad) for p in self.parameters() if p.grad is not None], factor)
+        self._norm = raw_norm * factor
         rebalance(self.model, self._sum_over_ranks)
         self._window.targets += counts.targets
 
@@ -231,16 +248,11 @@ class Task(L.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        if self.broken_agreed:
+        if self.broken_agreed or self.gradient_clip is None:
             return
-        limit = math.inf if self.gradient_clip is None else self.gradient_clip
-        if self.shard is None:
-            self._norm = nn.utils.clip_grad_norm_(self.parameters(), limit, foreach=True)
-            return
-        self._norm = self.layout.gradient_norm(self.model.named_parameters())
-        if limit < math.inf:
-            gradients = [local(p.grad) for p in self.parameters() if p.grad is not None]
-            torch._foreach_mul_(gradients, (limit / (self._norm + 1e-6)).clamp(max=1.0))
+        assert self._norm is not None
+        gradients = [local(p.grad) for p in self.parameters() if p.grad is not None]
+        torch._foreach_mul_(gradients, (self.gradient_clip / (self._norm + 1e-6)).clamp(max=1.0))
 
     def record(self) -> dict[str, float]:
         """Mean loss over the targets since the last record (NaN: there were none), and figures of the last step.

@@ -40,7 +40,8 @@ class Guard(Callback):
     Where they are not finite, on any rank, no rank takes the step: weights and optimizer stay as they were, the data
     goes on. It stands in failure/not_finite.jsonl in the run's folder: step, rank, the first parameter whose gradient
     is not finite, the examples. Under float16 an infinite gradient is the loss scaler's business, which leaves that
-    step out by itself. It reads every gradient once more and waits for the device once a step.
+    step out by itself. It reads the gradient's norm, which clipping needs as well, and waits for the device once a
+    step; parameters are looked through only when the norm is not finite.
 
     What was read is also kept in mind for the dossier of any other failure, and for what is said of memory.
 
@@ -89,9 +90,8 @@ class Guard(Callback):
         assert isinstance(pl_module, Task)
         scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         size = torch.as_tensor(pl_module.loss_so_far()).double()
-        gradients = [] if scaled else [local(p.grad) for p in pl_module.parameters() if p.grad is not None]
-        if gradients:
-            size = size + torch.stack(torch._foreach_norm(gradients)).sum()
+        if not scaled:
+            size = size + pl_module.raw_gradient_norm()
         pl_module.broken = not math.isfinite(float(size))
         self._found = {}
         if pl_module.broken:
@@ -128,6 +128,7 @@ class Guard(Callback):
             of_all = [{} for _ in range(trainer.world_size)]
             dist.all_gather_object(of_all, self._found, group=task.group)
         found = [one for one in of_all if one]
+        found = [one for one in found if is_cause(one)] or found
         step = trainer.global_step
         if trainer.is_global_zero:
             line = json.dumps({"step": step, "tokens": task.tokens, "ranks": found})
@@ -222,6 +223,11 @@ def first_not_finite(task: Task, optimizer: Optimizer) -> dict[str, Any]:
         "not_finite": len(broken),
         "parameters": len(known),
     }
+
+
+def is_cause(found: Mapping[str, Any]) -> bool:
+    """Whether a rank has a bad loss or gradient itself: under FSDP it may know of it by the norm alone."""
+    return "parameter" in found or not math.isfinite(float(found["loss"]))
 
 
 def said(found: list[dict[str, Any]]) -> str:
