@@ -68,3 +68,10 @@ def test_nothing_is_computed_twice_without_a_backward_pass() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match=r"activation_checkpointing='all' is unknown; set trainer\.activation_check"):
         recompute([], "all")
+
+
+@pytest.mark.parametrize("mode", ["block", "selective"])
+def test_a_model_without_blocks_is_refused(mode: str) -> None:
+    recompute([], "none")
+    with pytest.raises(ValueError, match=rf"activation_checkpointing={mode} is about .* set trainer\.activation_check"):
+        recompute([], mode)

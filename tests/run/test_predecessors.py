@@ -57,6 +57,11 @@ def test_a_killed_run_ends_bitwise_equal(tmp_path: Path, name: str) -> None:
         attention_maps(loaded, "a", None)
 
 
+def test_blocks_that_are_not_there_cannot_be_computed_again(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"this model has none; set trainer\.activation_checkpointing=none"):
+        make(tmp_path, "lstm", "trainer.activation_checkpointing=block")
+
+
 @each
 @torch.no_grad()
 def test_an_export_is_read_again(tmp_path: Path, name: str) -> None:

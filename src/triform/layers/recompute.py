@@ -37,7 +37,7 @@ def recompute(blocks: list[nn.Module], mode: str) -> None:
             as norms, activations and dropout.
 
     Raises:
-        ValueError: an unknown `mode`.
+        ValueError: an unknown `mode`, or one that changes nothing, as there are no blocks.
     """
     if mode not in MODES:
         raise ValueError(
@@ -46,6 +46,11 @@ def recompute(blocks: list[nn.Module], mode: str) -> None:
         )
     if mode == "none":
         return
+    if not blocks:
+        raise ValueError(
+            f"recompute: activation_checkpointing={mode} is about a Transformer's blocks, and this model has none; set "
+            "trainer.activation_checkpointing=none"
+        )
     for block in blocks:
         block.forward = partial(_lean, block.forward, mode == "selective")
 

@@ -205,6 +205,8 @@ def checked(config: Mapping[str, Any], kept: "tuple[RunFolder, Origin] | None" =
 
     import torch
 
+    from triform.layers.block import Block
+    from triform.layers.recompute import recompute
     from triform.run.parts import check_same, data, model_factory, origin, parts
     from triform.training.averages import check_averages
     from triform.training.strategies import check_sharding
@@ -228,6 +230,9 @@ def checked(config: Mapping[str, Any], kept: "tuple[RunFolder, Origin] | None" =
     except (TypeError, ValueError) as error:
         raise BadInput(f"optimizer, scheduler: {one_line(error)}; see python train.py --help optimizer") from error
     check_averages(made.callbacks, optimizer)
+    recompute(
+        [module for module in model.modules() if isinstance(module, Block)], made.settings.activation_checkpointing
+    )
     check_sharding(made.settings.strategy, made.settings.tensor_parallel, model, optimizer)
     return prepared
 
