@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback
 
 from tests.training.runs import make
@@ -22,7 +23,7 @@ from triform.training.dossier import Dossier
 from triform.training.guards import Guard, is_cause, is_out_of_memory, said, sizes
 from triform.training.hardware import rank
 from triform.training.saving import LAST, PREVIOUS, read_checkpoint
-from triform.training.watchdog import Watchdog
+from triform.training.watchdog import AFTER_SECONDS, Watchdog, patience
 
 CAUSES = ("gradient", "loss", "memory", "sleep")
 
@@ -53,6 +54,19 @@ class Break(Callback):
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         if self.cause == "gradient" and trainer.global_step + 1 in self.steps and rank() == self.rank:
             dict(pl_module.named_parameters())[NAME].grad[1] = math.inf
+
+
+class Limits(Callback):
+    """Writes down how many seconds this rank waits for the others, in each group of ranks."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        mesh = pl_module.device_mesh
+        groups = [dist.group.WORLD, pl_module.group, *([] if mesh is None else mesh.get_all_groups())]
+        limits = [group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups]
+        Path(self.folder, f"limits.{rank()}").write_text(json.dumps(limits))
 
 
 NAME = "model.stack.layers.1.attention.q_proj.weight"
@@ -182,6 +196,21 @@ def test_a_rank_that_stands_still_ends_the_run_with_all_stacks(tmp_path: Path) -
     assert f"rank 1 at {__file__}:" in found["error"]
     assert "(on_train_batch_start)" in found["error"]
     assert "after step 2" in found["error"]
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", pytest.param("ddp", marks=pytest.mark.slow)])
+def test_ranks_wait_for_each_other_longer_than_the_watchdog(tmp_path: Path, strategy: str) -> None:
+    callback = f"+callbacks.limits={{_target_: {__name__}.Limits, folder: {tmp_path}}}"
+    words = ("trust=[tests]", callback, "data.num_workers=0", "trainer.devices=2", "trainer.max_steps=1")
+    folder = make(tmp_path, "decoder", *words, f"trainer.strategy={strategy}", "trainer.timeout=77")
+    assert start_all([{}], train, (folder,)) == 0
+    for number in (0, 1):
+        limits = json.loads((tmp_path / f"limits.{number}").read_text())
+        assert limits == [77 + AFTER_SECONDS] * (4 if strategy == "fsdp" else 2)
+
+
+def test_without_a_watchdog_ranks_wait_for_a_month() -> None:
+    assert patience(None).days == 30
 
 
 def test_a_watchdog_that_saw_progress_leaves_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass
+from datetime import timedelta
 from typing import Any
 
 import lightning as L
@@ -49,6 +50,7 @@ class Task(L.LightningModule):
         shard: cuts a model that is still on the meta device and says how; None: each rank holds all of it.
         offload: what `shard` has left to this rank stays in main memory.
         recompute: what blocks compute again in the backward pass, see `triform.layers.recompute`.
+        timeout: how long ranks wait for each other to agree; None: as long as torch has them wait.
     """
 
     def __init__(
@@ -66,13 +68,14 @@ class Task(L.LightningModule):
         shard: Callable[[nn.Module, DeviceMesh], Layout] | None = None,
         offload: bool = False,
         recompute: str = "none",
+        timeout: timedelta | None = None,
     ) -> None:
         super().__init__()
         self.model_factory, self.objective = model_factory, objective
         self.optimizer_factory, self.schedule = optimizer_factory, schedule
         self.seed, self.log_interval, self.gradient_clip = seed, log_interval, gradient_clip
         self.compile_model, self.n_bytes, self.fill, self.shard = compile, n_bytes, fill, shard
-        self.offload, self.recompute = offload, recompute
+        self.offload, self.recompute, self.timeout = offload, recompute, timeout
         self.layout = Layout()
         """Which part of the model this rank holds."""
         self.model: Model = None
@@ -173,7 +176,7 @@ class Task(L.LightningModule):
 
     def on_fit_start(self) -> None:
         if self.trainer.world_size > 1:  # counts live on the host: agreeing on them must not wait for a device
-            self.group = dist.new_group(backend="gloo")
+            self.group = dist.new_group(backend="gloo", timeout=self.timeout)
 
     def on_train_start(self) -> None:
         self._clock = time.perf_counter()

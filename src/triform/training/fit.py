@@ -45,7 +45,7 @@ from triform.training.strategies import (
     shared,
     strategy_of,
 )
-from triform.training.watchdog import Watchdog
+from triform.training.watchdog import Watchdog, patience
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +146,7 @@ def fit(
         else None,
         offload=settings.cpu_offload,
         recompute=settings.activation_checkpointing,
+        timeout=patience(settings.timeout),
     )
     if rank() == 0:
         sweep(folder / "checkpoints")
@@ -284,6 +285,7 @@ def _trainer(
             settings.tensor_parallel,
             settings.save_parts,
             settings.cpu_offload,
+            patience(settings.timeout),
         ),
         precision=precision if mixed is None else None,
         max_steps=limits.max_steps,

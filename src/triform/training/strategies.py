@@ -1,6 +1,7 @@
 """How several devices share the work of training one model."""
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -26,7 +27,9 @@ SHARDED = ("fsdp", "tensor_parallel")
 """Strategies under which a rank holds a part of the model."""
 
 
-def strategy_of(name: str, ranks: int, tensor_parallel: int, apart: bool, offload: bool) -> Strategy | str:
+def strategy_of(
+    name: str, ranks: int, tensor_parallel: int, apart: bool, offload: bool, timeout: timedelta
+) -> Strategy | str:
     """What Lightning runs a model with.
 
     Args:
@@ -35,11 +38,12 @@ def strategy_of(name: str, ranks: int, tensor_parallel: int, apart: bool, offloa
         tensor_parallel: ranks that compute each layer together; neighbours, so that they are on one machine.
         apart: each rank writes its part of a checkpoint.
         offload: ranks must agree on what is in main memory, too.
+        timeout: how long ranks wait for each other.
     """
     if name in SHARDED:
         backend = "cpu:gloo,cuda:nccl" if offload else None
-        return Sharded(ranks // tensor_parallel, tensor_parallel, apart, backend)
-    return "auto" if ranks == 1 else DDPStrategy(gradient_as_bucket_view=True)
+        return Sharded(ranks // tensor_parallel, tensor_parallel, apart, backend, timeout)
+    return "auto" if ranks == 1 else DDPStrategy(gradient_as_bucket_view=True, timeout=timeout)
 
 
 def check_offload(name: str, tensor_parallel: int, device: str, wanted: bool) -> None:
@@ -149,11 +153,20 @@ class Sharded(ModelParallelStrategy):
 
     Args:
         apart: each rank writes what it holds instead, and they are put together when they are read.
+        timeout: how long ranks wait for each other.
     """
 
-    def __init__(self, data_parallel_size: int, tensor_parallel_size: int, apart: bool, backend: str | None) -> None:
-        super().__init__(data_parallel_size, tensor_parallel_size, False, process_group_backend=backend)
-        self.apart = apart
+    def __init__(
+        self, data_parallel_size: int, tensor_parallel_size: int, apart: bool, backend: str | None, timeout: timedelta
+    ) -> None:
+        super().__init__(data_parallel_size, tensor_parallel_size, False, backend, timeout)
+        self.apart, self.timeout = apart, timeout
+
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        assert self.device_mesh is not None
+        for group in self.device_mesh.get_all_groups():  # which are made with torch's own limit
+            dist.distributed_c10d._set_pg_timeout(self.timeout, group)
 
     @property
     def task(self) -> Task:

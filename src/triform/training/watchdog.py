@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,6 +30,19 @@ GATHER_SECONDS = 10.0
 
 HELD_SECONDS = 30.0
 """Time beyond the limit after which a rank is ended whose interpreter itself does not run."""
+
+
+AFTER_SECONDS = 60.0
+"""Time beyond the limit after which ranks give up waiting for each other: the watchdog comes first, and says more."""
+
+
+def patience(timeout: float | None) -> timedelta:
+    """How long ranks wait in a collective; torch's own 10 minutes of NCCL would end a run before `trainer.timeout`.
+
+    Args:
+        timeout: of the watchdog in seconds; None: there is none, and they wait for a month.
+    """
+    return timedelta(days=30) if timeout is None else timedelta(seconds=timeout + AFTER_SECONDS)
 
 
 class Watchdog(Callback):
