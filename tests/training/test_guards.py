@@ -69,6 +69,17 @@ class Limits(Callback):
         Path(self.folder, f"limits.{rank()}").write_text(json.dumps(limits))
 
 
+class Ask(Callback):
+    """Asks this process to stop in a step (from 1)."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step + 1 == self.step:
+            pl_module.stop_requested = True
+
+
 NAME = "model.stack.layers.1.attention.q_proj.weight"
 
 
@@ -148,6 +159,15 @@ def test_a_step_may_be_skipped(tmp_path: Path, cause: str) -> None:
     losses = [float(row["train/loss"]) for row in csv.DictReader(rows.splitlines()) if row["train/loss"]]
     assert len(losses) == 6
     assert 4.5 > losses[0] > losses[1] > losses[2] > losses[3] > 3, "of the targets of steps that were taken"
+
+
+def test_a_resumed_run_goes_on_counting_what_is_skipped_in_a_row(tmp_path: Path) -> None:
+    words = ("trainer.non_finite=skip", "trainer.max_skipped=2", "trainer.save_interval=1")
+    folder = broken(tmp_path, "gradient", 4, 0, *words, f"+callbacks.ask={{_target_: {__name__}.Ask, step: 5}}", more=2)
+    assert start_all([{}], train, (folder,)) == 75
+    assert last(folder)["callbacks"]["Guard"] == {"in_a_row": 2}
+    assert start_all([{}], train, (folder, True)) == 1
+    assert summary(folder)["error"].startswith("NotFinite: step 6")
 
 
 @pytest.mark.slow

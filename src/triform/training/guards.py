@@ -63,11 +63,20 @@ class Guard(Callback):
         self.folder, self.policy, self.at_most, self.until = folder, policy, at_most, until
         self.dossier = Dossier(folder)
         self.in_a_row = 0
+        """Steps left out since one was taken; a resumed run goes on counting."""
         self.reading: dict[str, list[int]] = {}
         """Sizes of the batch that is read."""
         self.phase = "start"
         self._found: dict[str, Any] = {}
         self._groups: list[dict[str, Any]] = []
+
+    # What is kept
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"in_a_row": self.in_a_row}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.in_a_row = state_dict["in_a_row"]
 
     # What is read
 
