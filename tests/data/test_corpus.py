@@ -127,10 +127,21 @@ def test_text_held_out_is_at_the_beginning_and_in_no_window(tmp_path: Path, file
     assert sorted("".join(held).replace("\n", "") + rest.replace("\n", "")) == sorted(everything.replace("\n", ""))
 
 
+def test_of_a_file_that_cannot_be_entered_whole_lines_are_held_out(tmp_path: Path) -> None:
+    text = Streamed(source(packed(tmp_path)[:1]), 1e-4).corpus(1000, seed=3)
+    held = [row["text"] for row in text.held_out()]
+    rest = texts(epoch(text))
+    assert "".join(held) + "".join(rest) == gzip.decompress(Path(packed(tmp_path)[0]).read_bytes()).decode()
+    assert held[-1][-1] == "\n"
+    assert 100 <= len("".join(held).encode()) < 200
+
+
 def test_nothing_but_held_out_text_is_refused(tmp_path: Path) -> None:
     text = Streamed(source(packed(tmp_path)[:1]), 1).corpus(1000, seed=3)
     with pytest.raises(ValueError, match=r"nothing is left to learn from beside the 1 MB .*data\.validation_mb"):
         next(text.windows(BEGINNING))
+    with pytest.raises(ValueError, match=r"nothing is left to learn from beside the 1 MB .*data\.validation_mb"):
+        list(Streamed(source(packed(tmp_path)[:1]), 1).load()["train"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ follows in one file after another.
 
 import codecs
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
@@ -123,7 +123,7 @@ class Blocks:
         """Bytes of each file that are held out."""
         counts = -(-(sizes - self.first) // self.block)
         if counts.sum() == 0:
-            raise _nothing_left(held_out)
+            raise nothing_left(held_out)
         self.file = np.repeat(np.arange(len(files)), counts)
         place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         self.start = self.first[self.file] + place * self.block
@@ -175,7 +175,7 @@ class Parts:
     Args:
         window: bytes that are in memory together; a shard's last window has fewer.
         held_out: bytes at the beginning of the first shard that no window holds, rounded up to whole documents or, of
-            a file that is one document, to what is read at a time.
+            a file that is one document, to whole lines.
     """
 
     def __init__(self, shards: Sequence[Shard | Seekable], window: int, seed: int, held_out: int) -> None:
@@ -195,15 +195,13 @@ class Parts:
                         yield Window(position, after, lambda passages=passages: passages)  # type: ignore[misc]
                 first = 0
             if is_empty:
-                raise _nothing_left(self.n_held_out)
+                raise nothing_left(self.n_held_out)
             epoch, first_part = epoch + 1, 0
 
     def held_out(self) -> Iterator[Row]:
-        passed = 0
-        for text, _ in _documents(self.shards[0].rows()):
-            if passed >= self.n_held_out:
+        for text, _, is_held in self._documents(0):
+            if not is_held:
                 break
-            passed += len(text.encode())
             yield {"text": text}
 
     def sample(self, n_bytes: int) -> Iterator[Row]:
@@ -217,12 +215,22 @@ class Parts:
                     break
 
     def _training(self, shard: int) -> Iterator[tuple[str, bool]]:
-        passed = 0
-        for text, is_end in _documents(self.shards[shard].rows()):
-            if shard == 0 and passed < self.n_held_out:
-                passed += len(text.encode())
-            else:
-                yield text, is_end
+        yield from ((text, is_end) for text, is_end, is_held in self._documents(shard) if not is_held)
+
+    def _documents(self, shard: int) -> Iterator[tuple[str, bool, bool]]:
+        """The text of all documents, long ones in pieces, whether it ends one, and whether it is held out."""
+        left = self.n_held_out if shard == 0 else 0
+        for row in self.shards[shard].rows():
+            for text, is_end in _pieces(row):
+                cut = len(text)
+                if 0 < left < cut and not isinstance(row["text"], str):
+                    cut = text.find("\n", left) + 1 or max(text.find(" ", left), 0) or cut
+                if cut < len(text):
+                    yield text[:cut], False, True
+                    yield text[cut:], is_end, False
+                else:
+                    yield text, is_end, left > 0
+                left -= len(text.encode())
 
     def _windows_of(self, shard: int) -> Iterator[list[Passage]]:
         passages: list[Passage] = []
@@ -249,26 +257,22 @@ class Parts:
             yield passages
 
 
-def _nothing_left(held_out: int) -> ValueError:
+def nothing_left(held_out: int) -> ValueError:
     return ValueError(
         f"Corpus: nothing is left to learn from beside the {held_out / MB:g} MB that are held out; lower "
         "data.validation_mb or name data.validation_files"
     )
 
 
-def _documents(rows: Iterable[Row]) -> Iterator[tuple[str, bool]]:
-    """The text of all documents, long ones in pieces, and whether it ends one."""
-    for row in rows:
-        if isinstance(row["text"], str):
-            yield row["text"], True
-            continue
-        before = None
-        for piece in row["text"]:
-            if before is not None:
-                yield before, False
-            before = piece
+def _pieces(row: Row) -> Iterator[tuple[str, bool]]:
+    """The text of a document, a long one in pieces, and whether it ends there."""
+    before = None
+    for piece in [row["text"]] if isinstance(row["text"], str) else row["text"]:
         if before is not None:
-            yield before, True
+            yield before, False
+        before = piece
+    if before is not None:
+        yield before, True
 
 
 def corpus(shards: Sequence[Shard | Seekable], window: int, seed: int, held_out: int) -> Corpus:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
-from triform.data.corpus import MB, Corpus, Seekable, Shard, corpus
+from triform.data.corpus import MB, Corpus, Seekable, Shard, corpus, nothing_left
 from triform.data.sources.base import Kind, Row, Source, digest
 from triform.data.sources.files import own_code, sampled_hash
 from triform.data.tokenise import SAMPLE
@@ -93,6 +93,8 @@ class Streamed:
         for row in text.sample(SAMPLE):
             size += len(row["text"].encode())
             yield row
+        if not size:
+            raise nothing_left(0 if "validation" in self._splits else int(self.validation_mb * MB))
         log.warning(
             "data.streaming: %.3g MB of %s training text are prepared, from many places: the tokenizer is trained on "
             "them, and baselines are of them",
