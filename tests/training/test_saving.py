@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from triform.training.saving import (
     BEST,
@@ -211,6 +212,27 @@ def test_a_copy_shares_nothing_but_what_was_shared() -> None:
     copy["a"][1, 2] = -1.0
     assert copy["b"][0][2, 1] == copy["b"][1][0][2] == -1.0
     assert copy["d"] == {"e": 5, "f": None}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        torch.tensor(2.5),
+        torch.arange(6, dtype=torch.bfloat16),
+        torch.arange(24.0)[5:17].view(3, 4).T,
+        torch.arange(3.0).expand(4, 3),
+        torch.empty(0, 7),
+        nn.Parameter(torch.ones(2, 3)),
+    ],
+    ids=["one number", "bfloat16", "part, turned", "repeated", "nothing", "parameter"],
+)
+def test_no_copy_has_memory_of_what_is_trained(given: Tensor) -> None:
+    before, strides = given.detach().clone(), given.stride()
+    copy = copied({"a": given})["a"]
+    given.untyped_storage().fill_(7)  # bytes
+    assert torch.equal(copy, before)
+    assert (copy.dtype, copy.stride(), copy.requires_grad) == (before.dtype, strides, False)
+    assert not given.numel() or copy.untyped_storage().data_ptr() != given.untyped_storage().data_ptr()
 
 
 class Gate:
