@@ -254,6 +254,9 @@ def test_a_tokenizer_is_trained_on_a_part_of_much_text(
     assert numbers[0] == 0
     assert numbers[-1] > 14_000  # of 18000 that are learnt
     assert "the tokenizer was trained on" in caplog.text
+    caplog.clear()
+    prepare(source, Byte(), tmp_path / "cache", progress=False)
+    assert "the tokenizer was trained on" not in caplog.text  # nor on anything else
     characters = prepare(source, Char(), tmp_path / "cache", progress=False).tokenizer
     assert characters.decode(characters.encode(whole)) == whole
 

@@ -100,8 +100,8 @@ def train(recipe: Recipe, folder: Path, kind: Kind, say: Say) -> Tokenizer:
 
 
 def is_sampled(recipe: Recipe, n_bytes: int) -> bool:
-    """Whether `train` leaves some of so many bytes unread."""
-    return n_bytes > SAMPLE and not getattr(recipe, "everything", False)
+    """Whether a tokenizer that learns from so many bytes sees a part of them only."""
+    return n_bytes > SAMPLE and getattr(recipe, "learns", True) and not getattr(recipe, "everything", False)
 
 
 def _texts(paths: Sequence[Path], every: int, say: Say) -> Iterator[str]:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from triform.data.tokenizers.tokenizer import FILES, Tokenizer, tokenizer_file
 
@@ -20,6 +21,9 @@ class Pretrained:
     """
 
     path: str
+
+    learns: ClassVar[bool] = False
+    """Whether it reads anything of the training split."""
 
     def __repr__(self) -> str:
         """By what the files hold, so that a copy in another folder is the same tokenizer."""

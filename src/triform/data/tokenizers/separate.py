@@ -23,6 +23,11 @@ class Separate:
         """Whether one of them must see all of the training split."""
         return any(getattr(recipe, "everything", False) for recipe in (self.source, self.target))
 
+    @property
+    def learns(self) -> bool:
+        """Whether one of them reads anything of the training split."""
+        return any(getattr(recipe, "learns", True) for recipe in (self.source, self.target))
+
     def train(self, texts: Iterator[str]) -> Tokenizer:
         """Of one text, both; see `train_apart`."""
         seen = list(texts)
