@@ -132,3 +132,44 @@ def test_a_run_of_a_sweep_without_the_key_is_named(capsys: pytest.CaptureFixture
     said = capsys.readouterr().err
     assert "optimizer.momentum: no such key" in said
     assert said.endswith("(in the run with optimizer=adamw)\n")
+
+
+def test_a_searched_key_is_explained_branch_by_branch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "optimizer.lr", "-m", "search=small", "seed=3"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line for line in shown if line.startswith("optimizer.lr=")] == [
+        "optimizer.lr=tag(log, interval(3e-4, 1e-2))",
+        "optimizer.lr=tag(log, interval(3e-3, 1e-1))",
+    ]
+    places = [line.split()[0] for line in shown if line.endswith("searched")]
+    lines = (conf_dir() / "search" / "small.yaml").read_text().splitlines()
+    numbers = [i for i, line in enumerate(lines, 1) if line.strip().startswith("- values:")]
+    assert places == [f"conf/search/small.yaml:{number}" for number in numbers]
+    assert sum("where optimizer=muon; searched" in line for line in shown) == 1
+    assert any(line_of("optimizer/muon.yaml", "lr:") in line for line in shown)
+
+
+def test_what_is_typed_changes_the_search_that_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "optimizer.lr", "-m", "search=small", "optimizer=muon"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("optimizer.lr=") == 1
+    assert "where optimizer=muon" in shown
+    assert main(["explain", "optimizer.lr", "-m", "search=small", "optimizer.lr=interval(1,2)"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "optimizer.lr=interval(1,2)"
+    assert shown[-2].split() == ["command", "line", "interval(1,2)", "searched"]
+    assert main(["explain", "model.d_ff", "-m", "search=small"]) == 0
+    assert "in 2 of 2 runs: model.dropout=0.0 optimizer=adamw" in capsys.readouterr().out
+    assert main(["explain", "seed", "-m", "search=smal"]) == 2
+    assert "did you mean 'small'?" in capsys.readouterr().err
+
+
+def test_a_space_of_ones_own_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "search").mkdir()
+    file = tmp_path / "search" / "mine.yaml"
+    file.write_text("# @package hydra.sweeper\nspace:\n  optimizer: choice(adamw, lion)\n  seed: range(4)\n")
+    words = ["-m", "search=mine", "--config-dir", str(tmp_path)]
+    assert main(["explain", "seed", *words]) == 0
+    assert f"{file}:4" in capsys.readouterr().out
+    assert main(["explain", "optimizer", *words]) == 0
+    assert f"{file}:3" in capsys.readouterr().out

@@ -16,6 +16,7 @@ from triform.run.folder import RunFolder, read_overrides
 from triform.run.job import checked, settled
 from triform.run.jobs import jobs, staged
 from triform.run.parts import parts
+from triform.sweeps.ahead import foreseen
 
 DATES = ("data.n_train=60", "data.n_validation=9", "data.n_test=7", "data.batch_size=4", "logger=csv")
 SMALL = ("model.d_model=24", "model.n_heads=2", "model.n_layers=1", "model.d_ff=40")
@@ -245,3 +246,45 @@ def test_eight_billion_parameters_on_64_and_512_gpus(
     assert "tensor_parallel=3 does not divide the 512 ranks" in capsys.readouterr().err
     assert main(["plan", *words, "trainer.tensor_parallel=64"]) == 2
     assert "n_heads=32 is not a multiple of trainer.tensor_parallel=64" in capsys.readouterr().err
+
+
+def test_a_search_is_planned_at_the_corners_and_the_middle_of_its_space(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own" / "search").mkdir(parents=True)
+    file = tmp_path / "own" / "search" / "heads.yaml"
+    file.write_text("# @package hydra.sweeper\nspace:\n  model.n_heads: choice(2, 5)\n")
+    words = ("--config-dir", "own", "-m", "search=heads", "hydra.sweeper.n_trials=17", *DATES, "model.d_model=24")
+    assert main(["plan", *GIVEN, *words, "model.n_layers=1", "trainer.max_steps=3"]) == 2
+    shown = capsys.readouterr()
+    assert "The space is checked at 1 point: its corners" in shown.out
+    assert "17 runs, " in shown.out
+    assert "d_model=24 is not a multiple of n_heads=5" in shown.err
+    assert shown.err.endswith("(in the run with model.n_heads=5)\n")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["own"]
+    runs, trials = foreseen(["search=small", "seed=3", "hydra/launcher=slurm", "model.dropout=0.3"], [])
+    assert trials == 20
+    assert runs[0].overrides[:2] == ["seed=3", "model.dropout=0.3"]
+    assert runs[0].varied == "optimizer=adamw optimizer.lr=0.00173205"
+    assert len(runs) == 3 + 5
+
+
+@pytest.mark.parametrize(
+    ("words", "fragment"),
+    [
+        (["search=smal"], "did you mean 'small'?"),
+        (["search=none", "hydra/sweeper=optuna"], "the space is empty"),
+        (["search=small", "hydra.sweeper.pruner=medan"], "did you mean 'median'?"),
+        (["search=small", "hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials=0 is no whole number"),
+        (["search=small", "hydra/sweeper=grid"], "hydra/sweeper=grid asks for no space"),
+        (["search=small", "compare.tune=optimizer.lr"], "compare.tune=optimizer.lr is a search already"),
+    ],
+)
+def test_a_search_that_cannot_run_is_refused(
+    words: list[str], fragment: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *GIVEN, "-m", *DATES, *words]) == 2
+    said = capsys.readouterr().err
+    assert fragment in said
+    assert said.count("\n") == 1

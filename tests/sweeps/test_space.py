@@ -4,7 +4,7 @@ from triform.run.errors import BadInput
 from triform.run.folder import read_mapping
 from triform.run.help import conf_dir
 from triform.sweeps.samplers import Interval, split
-from triform.sweeps.space import Question, examples, questions
+from triform.sweeps.space import Question, corners, examples, questions
 
 TWO = {
     "optimizer": "choice(adamw,muon)",
@@ -39,7 +39,7 @@ def test_a_key_is_asked_where_another_has_a_value() -> None:
         "optimizer.lr if optimizer=muon",
         "optimizer.momentum if optimizer=muon|adamw",
     ]
-    assert [one.asked({"optimizer": "muon"}) for one in found] == [True, False, True, True]
+    assert [one.asked({"optimizer": "muon"}) for one in found[1:]] == [False, True, True]
     assert isinstance(found[1].values, Interval)
     assert (found[1].values.log, found[1].values.end) == (True, 1e-2)
 
@@ -94,3 +94,44 @@ def test_every_file_of_the_group_can_be_read(name: str) -> None:
 def test_a_space_that_cannot_be_read_is_refused(space: dict[str, object], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         asked(space)
+
+
+def test_the_corners_stay_within_each_branch() -> None:
+    assert corners(asked(TWO), {}) == [
+        ["optimizer=adamw", "optimizer.lr=0.001", "optimizer.momentum=0.9"],
+        ["optimizer=adamw", "optimizer.lr=0.0001", "optimizer.momentum=0.9"],
+        ["optimizer=adamw", "optimizer.lr=0.01", "optimizer.momentum=0.9"],
+        ["optimizer=muon", "optimizer.lr=0.1", "optimizer.momentum=0.9"],
+        ["optimizer=adamw", "optimizer.lr=0.001", "optimizer.momentum=0.95"],
+        ["optimizer=muon", "optimizer.lr=0.01", "optimizer.momentum=0.9"],
+        ["optimizer=muon", "optimizer.lr=1", "optimizer.momentum=0.9"],
+        ["optimizer=muon", "optimizer.lr=0.1", "optimizer.momentum=0.95"],
+    ]
+    assert len(corners(asked(TWO), {"optimizer": "muon"})) == 4
+
+
+def test_all_corners_of_four_ranges_are_checked_and_two_of_five() -> None:
+    four = dict.fromkeys("abcd", "int(interval(2,6))")
+    found = corners(asked(four), {})
+    assert len(found) == 1 + 2**4
+    assert ["a=2", "b=6", "c=2", "d=6"] in found
+    assert corners(asked(four | {"e": "range(3,6)"}), {}) == [
+        ["a=4", "b=4", "c=4", "d=4", "e=3"],
+        ["a=2", "b=2", "c=2", "d=2", "e=3"],
+        ["a=6", "b=6", "c=6", "d=6", "e=5"],
+        ["a=4", "b=4", "c=4", "d=4", "e=4"],
+        ["a=4", "b=4", "c=4", "d=4", "e=5"],
+    ]
+
+
+def test_of_two_ranges_whose_conditions_hold_the_first_is_asked() -> None:
+    both = {
+        "a": "choice(1,2)",
+        "b": [
+            {"values": "interval(0,1)", "when": {"a": [1, 2]}},
+            {"values": "interval(4,6)", "when": {"a": 2}},
+        ],
+    }
+    two = ((2, 0.5), (2, 0), (2, 1))
+    assert corners(asked(both), {}) == [[f"a={a}", f"b={b}"] for a, b in ((1, 0.5), (1, 0), (1, 1), *two)]
+    assert all(sum(word.startswith("b=") for word in words) == 1 for words in examples(asked(both), {}))

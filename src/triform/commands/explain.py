@@ -29,9 +29,15 @@ def main(arguments: list[str]) -> int:
     from triform.run.errors import BadInput, one_line
     from triform.run.explain import explain_key
     from triform.run.jobs import jobs
+    from triform.sweeps.ahead import branches, explain_searched
 
     folders = [Path(options.config_dir)] if options.config_dir else []
-    runs = jobs(options.overrides, options.multirun)
+    searched = explain_searched(options.key, options.overrides, folders) if options.multirun else []
+    for explanation, _ in searched:
+        print("\n".join(_lines(explanation)))
+    if searched:
+        return 0
+    runs = branches(options.overrides, folders) if options.multirun else jobs(options.overrides, False)
     found: list[tuple["Explanation", list[str]]] = []
     for run in runs:
         try:

@@ -58,14 +58,19 @@ def main(arguments: list[str]) -> int:
             raise BadInput(f"--{name} {value:g}: set it to a number {wanted}, or leave it out")
 
     from triform.analysis.plan import Machine, Plan, plan
-    from triform.run.jobs import jobs, staged
+    from triform.run.jobs import jobs
+    from triform.sweeps.ahead import foreseen
 
     machine = Machine(options.flops, options.mfu or MFU, options.devices, options.memory, options.link, options.network)
     folders = [Path(options.config_dir)] if options.config_dir else []
     plans: list[Plan] = []
     refused: dict[str, list[str]] = {}
     alike: dict[tuple[str, ...], Plan | str] = {}
-    for job in staged(options.overrides) if options.multirun else jobs(options.overrides, False):
+    trials: int | None = None
+    ahead = jobs(options.overrides, False)
+    if options.multirun:
+        ahead, trials = foreseen(options.overrides, folders)
+    for job in ahead:
         unseeded = tuple(word for word in job.overrides if not word.startswith("seed="))  # which changes no size
         if unseeded not in alike:
             try:
@@ -80,7 +85,7 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps([one.figures() for one in plans], indent=2))
     elif plans and options.multirun:
-        _table(plans, machine)
+        _table(plans, machine, trials)
     elif plans:
         for line in [*_page(plans[0], machine), *_start(plans[0], options.overrides)]:
             print(line)
@@ -119,7 +124,8 @@ def _page(plan: "Plan", machine: "Machine") -> Iterator[str]:
     yield from plan.notes
 
 
-def _table(plans: Sequence["Plan"], machine: "Machine") -> None:
+def _table(plans: Sequence["Plan"], machine: "Machine", trials: int | None) -> None:
+    """Print the runs; of a search those that its space is checked by, which has so many trials."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -142,10 +148,16 @@ def _table(plans: Sequence["Plan"], machine: "Machine") -> None:
     Console(width=None if sys.stdout.isatty() else 200).print(table)
     hours = [one.hours for one in plans]
     known = [hour for hour in hours if hour is not None]
-    lengths = [f"{_time(sum(known))} one after the other"] if known else []
-    lengths += [f"{hours.count(None)} of unknown length"] if None in hours else []
+    if trials is not None:
+        points = f"{len(plans)} point{'s' * (len(plans) > 1)}"
+        print(f"The space is checked at {points}: its corners, and the middle of each branch.")
+        mean = f"{_time(trials * sum(known) / len(known))} one after the other, by the mean" if known else None
+        lengths = [mean or "of unknown length"]
+    else:
+        lengths = [f"{_time(sum(known))} one after the other"] if known else []
+        lengths += [f"{hours.count(None)} of unknown length"] if None in hours else []
     speeds = dict.fromkeys(f"{one.devices} x {one.device}, {_speed(one, machine)}" for one in plans)
-    print(f"{len(plans)} runs, {', '.join(lengths)}; on {'; on '.join(speeds)}")
+    print(f"{trials or len(plans)} runs, {', '.join(lengths)}; on {'; on '.join(speeds)}")
     print(f"memory: of each device, which holds {' or '.join(dict.fromkeys(_share(one) for one in plans))}")
     for note in dict.fromkeys(note for one in plans for note in one.notes):
         print(note)

@@ -79,7 +79,7 @@ def explain_key(key: str, overrides: Sequence[str], folders: Sequence[Path]) -> 
         found = found[name]
     if isinstance(found, Mapping):
         raise BadInput(f"{place} is a group of keys: {', '.join(f'{place}.{name}' for name in found)}; name one")
-    stated = [source for file, package in _files(words, folders) for source in _stated(file, package, place)]
+    stated = [source for file, package in files(words, folders) for source in _stated(file, package, place)]
     for word in words:
         name, _, value = word.lstrip("+~").partition("=")
         if name.replace("/", ".") == place:
@@ -97,7 +97,7 @@ def _choice(
 ) -> Explanation:
     """Of a config group at a place: who chose the option."""
     sources = []
-    for file, within in _files(words, folders):
+    for file, within in files(words, folders):
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             match = re.match(r"\s*- (?:override )?(/?)([\w/]+)(?:@([\w.]+))?: *(\S+)\s*(?:# *(.*))?$", line)
             if match:
@@ -105,7 +105,7 @@ def _choice(
                 named = match[2] if not root else f"{root.replace('.', '/')}/{match[2]}"
                 at = f"{root}.{match[3]}".strip(".") if match[3] else named.replace("/", ".")
                 if at == package:
-                    sources.append(Source(f"{_shown(file)}:{number}", match[4], match[5] or ""))
+                    sources.append(Source(f"{shown(file)}:{number}", match[4], match[5] or ""))
     for word in words:
         name, _, value = word.lstrip("+").partition("=")
         at = name.partition("@")[2] or name.replace("/", ".")
@@ -126,7 +126,7 @@ def _choices(config: DictConfig) -> dict[str, tuple[str, str | None]]:
     return found
 
 
-def _files(words: Sequence[str], folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+def files(words: Sequence[str], folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
     """The files of a composition in the order in which they are merged, with their place in the config."""
     search = [f"hydra.searchpath=[{','.join(f'file://{folder.resolve()}' for folder in folders)}]"] if folders else []
     before = GlobalHydra.instance().hydra
@@ -162,10 +162,10 @@ def _stated(file: Path, package: str, key: str) -> Iterator[Source]:
         line = at.start_mark.line
     value = text[node.start_mark.index : node.end_mark.index].strip() or "null"
     comment = re.search(r"\s# *(.*)$", text.splitlines()[line].partition(":")[2])
-    yield Source(f"{_shown(file)}:{line + 1}", " ".join(value.split()), comment[1] if comment else "")
+    yield Source(f"{shown(file)}:{line + 1}", " ".join(value.split()), comment[1] if comment else "")
 
 
-def _shown(file: Path) -> str:
+def shown(file: Path) -> str:
     """A file as the user would name it."""
     conf = conf_dir()
     return f"conf/{file.relative_to(conf).as_posix()}" if file.is_relative_to(conf) else str(file)

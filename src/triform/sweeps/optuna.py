@@ -244,8 +244,11 @@ class Search(Sampler):
         if number not in self._trials:
             words = next(words for words, known in self._jobs.items() if known == number)
             given = dict(word.split("=", 1) for word in words)
-            answers = {**self.fixed, **given}
-            asked = [one for one in self.questions if one.key in given and one.asked(answers)]
+            answers, asked = dict(self.fixed), []
+            for one in self.questions:
+                if one.key in given and one.asked(answers):
+                    answers[one.key] = given[one.key]
+                    asked.append(one)
             self._study.enqueue_trial({one.name: parameter_of(one, given[one.key]) for one in asked})
             trial = self._study.ask()
             self._words(trial)

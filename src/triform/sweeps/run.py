@@ -23,7 +23,7 @@ from triform.sweeps.compose import Composed, compose_job, config_of, figures_of,
 from triform.sweeps.driver import Driver, exit_code
 from triform.sweeps.launcher import Launcher
 from triform.sweeps.manifest import FAILED, OVER, RUNNING, WAITING, Job, Manifest, SweepFolder, counted, held
-from triform.sweeps.samplers import Sampler, kind_of, sampler, split
+from triform.sweeps.samplers import Sampler, is_setting, kind_of, sampler, split
 from triform.sweeps.tune import Tuned, tuned
 from triform.sweeps.view import View, conclude
 
@@ -42,7 +42,7 @@ def sweep(config: DictConfig, arguments: Sequence[str]) -> None:
         SystemExit: always, with the sweep's exit code, because Hydra drops what a sweeper returns.
     """
     hydra = config.hydra
-    words = [word for word in arguments if not _is_setting(word)]
+    words = [word for word in arguments if not is_setting(word)]
     fixed, swept = split(words)
     flags = _flags(hydra)
     settings = _settings(hydra.sweeper)
@@ -355,13 +355,7 @@ def _flags(hydra: DictConfig) -> list[str]:
 
 
 def _task_words(typed: Sequence[str]) -> list[str]:
-    return [word for word in typed if not _is_setting(word)]
-
-
-def _is_setting(word: str) -> bool:
-    """Whether an override says how jobs are chosen or run, and is none of theirs."""
-    key = word.lstrip("+~").partition("=")[0]
-    return key in ("search", "compare") or key.startswith(("compare.", "hydra.", "hydra/"))
+    return [word for word in typed if not is_setting(word)]
 
 
 def _tuning(config: DictConfig) -> dict[str, Any] | None:

@@ -211,6 +211,12 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
     return fixed, [one for one in by_key.values() if one.is_sweep_override()]
 
 
+def is_setting(word: str) -> bool:
+    """Whether an override says how jobs are chosen or run, and is none of theirs."""
+    key = word.lstrip("+~").partition("=")[0]
+    return key in ("search", "compare") or key.startswith(("compare.", "hydra.", "hydra/"))
+
+
 def values_of(override: Override) -> "Interval | list[str]":
     """What a key may be.
 

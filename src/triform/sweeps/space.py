@@ -1,5 +1,6 @@
 """What a search may choose: ranges and values of keys, some of which are asked only where others have a value."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,9 @@ from hydra.core.override_parser.types import Override, RangeSweep
 
 from triform.run.errors import BadInput, nearest
 from triform.sweeps.samplers import Interval, split, values_of
+
+CORNERS = 4
+"""Ranges of which all combinations of ends are checked: 16."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,16 @@ class Question:
         """A word for a value in the midst of a range, or the first one."""
         return self.values.middle if isinstance(self.values, Interval) else self.values[0]
 
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Words for both ends of a range; of words in no order, none."""
+        if isinstance(self.values, Interval):
+            return self.values.word(self.values.start), self.values.word(self.values.end)
+        return (self.values[0], self.values[-1]) if self.ordered else ()
+
     def asked(self, answers: Mapping[str, str]) -> bool:
-        """Whether it is, after these answers."""
-        return all(answers.get(key) in words for key, words in self.when.items())
+        """Whether it is, after these answers: of several ranges of one key, the first whose condition holds."""
+        return self.key not in answers and all(answers.get(key) in words for key, words in self.when.items())
 
 
 def questions(space: Mapping[str, Any], swept: Sequence[Override], fixed: Mapping[str, str]) -> list[Question]:
@@ -126,13 +137,52 @@ def examples(asked: Sequence[Question], fixed: Mapping[str, str]) -> list[list[s
         answers = dict(fixed)
         words = []
         for other in asked:
-            if other.asked(answers) and other.key not in words:
+            if other.asked(answers):
                 answers[other.key] = wanted.get(other.key, other.middle)
                 words.append(f"{other.key}={answers[other.key]}")
                 seen.add(other.name)
         if words not in found:
             found.append(words)
     return found
+
+
+def corners(asked: Sequence[Question], fixed: Mapping[str, str]) -> list[list[str]]:
+    """Overrides of the jobs that a space is checked by: of each of `examples` the middle; all combinations of the ends
+    of its ranges (of more than four ranges all lowest and all highest); and each word of a choice once, with the middle
+    of what it leads to."""
+    found: list[list[str]] = []
+    for middle in examples(asked, fixed):
+        given = dict(word.split("=", 1) for word in middle)
+        here, answers = [], dict(fixed)
+        for one in asked:
+            if one.asked(answers):
+                answers[one.key] = given[one.key]
+                here.append(one)
+        ranges = {one.name: one.ends for one in here if one.ends}
+        if len(ranges) <= CORNERS:
+            ends = list(itertools.product(*ranges.values()))
+        else:
+            ends = list(zip(*ranges.values(), strict=True))
+        changes = [dict(zip(ranges, chosen, strict=True)) for chosen in ends]
+        for one in here:
+            if not isinstance(one.values, Interval):
+                changes += [{one.name: word} for word in one.values]
+        chosen = {one.name: given[one.key] for one in here}
+        for change in ({}, *changes):
+            words = _words(asked, fixed, {**chosen, **change})
+            if words not in found:
+                found.append(words)
+    return found
+
+
+def _words(asked: Sequence[Question], fixed: Mapping[str, str], chosen: Mapping[str, str]) -> list[str]:
+    """Overrides of a job with these answers, by the questions' names, and the middle where another one is asked."""
+    answers, words = dict(fixed), []
+    for one in asked:
+        if one.asked(answers):
+            answers[one.key] = chosen.get(one.name, one.middle)
+            words.append(f"{one.key}={answers[one.key]}")
+    return words
 
 
 def _wanted(question: Question, asked: Sequence[Question]) -> dict[str, str]:
