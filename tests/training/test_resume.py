@@ -79,7 +79,8 @@ def test_a_signal_saves_at_the_next_step_and_exits_75(tmp_path: Path, whole: Any
     folder = make(tmp_path, "decoder")
     assert run(folder, kill_at={f"{name}:update": count}) == 75
     assert outcome_step(folder) == count
-    assert json.loads(folder.summary.read_text())["status"] == "preempted"
+    summary = json.loads(folder.summary.read_text())
+    assert (summary["status"], summary["steps"]) == ("preempted", count)
     assert run(folder, resume=True) == 0
     assert not differences(whole("decoder", 0), outcome(folder))
 

@@ -190,10 +190,10 @@ def fit(
             task.take(read_checkpoint(checkpoints.best_or_last)["state_dict"])
             trainer.test(task, data.loader(split), verbose=False)
         except Preempted:
-            record.stopped(trainer.global_step)
+            record.stopped(trainer.global_step, task)
             return PREEMPTED
         except Pruned:
-            record.pruned(trainer.global_step, checkpoints.best_step, checkpoints.best)
+            record.pruned(trainer.global_step, task, checkpoints.best_step, checkpoints.best)
             return FINISHED
         except Exception as error:
             explained = guard.explained(error, trainer.global_step)
@@ -318,6 +318,7 @@ def quiet() -> None:
         r".*does not have many workers.*",  # ours make batches in less time than a step takes, or num_workers is set
         r".*It is recommended to use `self.log\(.*sync_dist=True.*",  # the figures are of all ranks already
         r".*Consider setting `persistent_workers.*",
+        r"The number of training batches .* is smaller than the logging interval.*",  # `Record` decides when to log
         r".*The `srun` command is available.*",  # our own launcher starts ranks; srun starts whole jobs
         r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",  # Lightning's own, with torch 2.13
     ):

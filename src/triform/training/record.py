@@ -174,18 +174,21 @@ class Record(Callback):
             last=self.summary.values.get("last", {}) | named,
         )
 
-    def stopped(self, step: int) -> None:
+    def stopped(self, step: int, task: Task) -> None:
         """A signal ended the run when `step` optimizer steps were done."""
         if self.summary is not None:
-            self.summary.update(status="preempted")
+            self.summary.update(status="preempted", steps=step, tokens=task.tokens, seconds=task.seconds)
             folder = self.summary.path.parent
             print(f"stopped at step {step}; go on with: triform resume {folder}")
 
-    def pruned(self, step: int, best_step: int | None, best: Mapping[str, float]) -> None:
+    def pruned(self, step: int, task: Task, best_step: int | None, best: Mapping[str, float]) -> None:
         """The sweep that the run belongs to ended it when `step` optimizer steps were done."""
         if self.summary is not None:
             self.summary.update(
                 status="pruned",
+                steps=step,
+                tokens=task.tokens,
+                seconds=task.seconds,
                 best={"step": best_step} | {f"validation/{name}": value for name, value in best.items()},
             )
             print(f"pruned at step {step}")
