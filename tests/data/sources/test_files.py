@@ -163,7 +163,10 @@ ZSTD = bytes.fromhex("28b52ffd0468690000") + b"text"
         (ZSTD, r"x\.txt is compressed by zstd; unpack it with zstd -d"),
         (bz2.compress(b"text"), r"is compressed by bzip2; unpack it with bunzip2"),
         (lzma.compress(b"text"), r"is compressed by xz; unpack it with xz -d"),
-        (gzip.compress(gzip.compress(b"text", mtime=0), mtime=0), r"is compressed by gzip twice; unpack it once with gunzip"),
+        (
+            gzip.compress(gzip.compress(b"text", mtime=0), mtime=0),
+            r"is compressed by gzip twice; unpack it once with gunzip",
+        ),
         (b"PK\x03\x04\x14", r"is a zip archive; unpack it, and name the files that were in it"),
         (b"%PDF-1.7\n", r"is a PDF; take its text out"),
         (b"PAR1text", r"is Parquet; end its name in \.parquet"),
