@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from triform.run.errors import BadInput, nearest
+from triform.training.codes import DOSSIER, FIRST_ERROR
 
 Finish = Callable[["RunFolder", Sequence[str]], None]
 """What the first rank does with a finished run's folder (and the packages that its config may name): pictures, samples,
@@ -57,12 +58,12 @@ class RunFolder:
     @property
     def failure(self) -> Path:
         """The first error of a run that has failed, while it is not resumed."""
-        return self.path / ".failure"
+        return self.path / FIRST_ERROR
 
     @property
     def dossier(self) -> Path:
         """Folder of what there is to know about a failure, see `triform.training.dossier`."""
-        return self.path / "failure"
+        return self.path / DOSSIER
 
     @property
     def checkpoints(self) -> Path:

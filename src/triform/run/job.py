@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -392,8 +393,8 @@ def lost_by_stop(error: BaseException) -> bool:
     """Whether a rank has failed because another one, asked to stop, left it alone; then it is asked to stop as well."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(error, RuntimeError):
         return False
-    words = ("connection closed", "connection reset", "broken pipe", "gloo", "nccl", "store")
-    return any(word in str(error).lower() for word in words) and stop.wait(PARTNER_SECONDS)
+    lost = re.search(r"connection closed|connection reset|broken pipe|gloo|nccl|(?<!re)store", str(error).lower())
+    return lost is not None and stop.wait(PARTNER_SECONDS)
 
 
 def conclude(folder: RunFolder, trust: Sequence[str], finish: Finish, trackers: Sequence[Any]) -> None:

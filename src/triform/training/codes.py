@@ -7,3 +7,9 @@ FINISHED, FAILED, BAD_INPUT, PREEMPTED = 0, 1, 2, 75
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 """They ask a run to save a checkpoint and end."""
+
+FIRST_ERROR = ".failure"
+"""File in a run's folder: the error that comes first, while the run is not resumed."""
+
+DOSSIER = "failure"
+"""Folder in a run's folder: what there is to know about a failure."""

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
+from triform.training.codes import DOSSIER
 from triform.training.secrets import hidden
-
-FOLDER = "failure"
 
 UNTIL = ".until"
 """File in the folder of a run that replays another one's failure: the number of its last step."""
@@ -29,7 +28,7 @@ class Dossier:
     """
 
     def __init__(self, run: Path) -> None:
-        self.run, self.folder = run, run / FOLDER
+        self.run, self.folder = run, run / DOSSIER
 
     def write(self, rank: int, error: BaseException, facts: Mapping[str, Any]) -> None:
         """Write a rank's set. A failure to do so changes nothing: there is one already."""

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
+from triform.data.module import DataModule
 from triform.layers.parallel import local
 from triform.tasks.objective import Batch
 from triform.tasks.task import Task
@@ -156,10 +157,12 @@ class Guard(Callback):
 
     def examples(self, trainer: Trainer) -> dict[str, Any]:
         """Epoch and numbers of the training examples of the step that is being made, where the data can tell."""
-        data = getattr(trainer, "datamodule", None)
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, DataModule):
+            return {}
         try:
-            epoch, numbers = data.read_in(trainer.global_step)  # type: ignore[union-attr]
-        except (AttributeError, ValueError, IndexError, TypeError, NotImplementedError):
+            epoch, numbers = data.read_in(trainer.global_step)
+        except NotImplementedError:
             return {}
         return {"epoch": epoch, "examples": numbers}
 

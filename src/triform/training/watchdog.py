@@ -1,6 +1,7 @@
 """A run that makes no progress ends, and says where each of its ranks was."""
 
 import faulthandler
+import json
 import os
 import sys
 import sysconfig
@@ -16,8 +17,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from triform.training.codes import FAILED
-from triform.training.dossier import FOLDER
+from triform.training.codes import DOSSIER, FAILED, FIRST_ERROR
 from triform.training.hardware import rank
 from triform.training.record import Summary
 from triform.training.spans import spans
@@ -63,7 +63,7 @@ class Watchdog(Callback):
     def __init__(self, folder: Path, timeout: float) -> None:
         if not timeout > 0:
             raise ValueError(f"Watchdog: timeout={timeout} is not above 0; set trainer.timeout to seconds, or null")
-        self.folder, self.timeout = folder / FOLDER, timeout
+        self.folder, self.timeout = folder / DOSSIER, timeout
         self._progress, self._what = time.monotonic(), "its start"
         self._main = threading.main_thread().ident
         self._over = threading.Event()
@@ -140,6 +140,8 @@ class Watchdog(Callback):
             error = (
                 f"no progress for {passed:.0f} s (trainer.timeout={self.timeout:g}) after {self._what}: {self._said()}"
             )
+            known = self.folder.parent / FIRST_ERROR  # before the others lose a partner and say so
+            known.write_text(json.dumps({"error": error, "rank": rank()}), encoding="utf-8")
             Summary(self.folder.parent / "summary.json", status="failed", error=error)
             print(f"error: {error}; stacks in {self.folder}", file=sys.stderr, flush=True)
         os._exit(FAILED)
