@@ -10,6 +10,7 @@ from triform.commands import main
 from triform.run.compose import compose
 from triform.run.folder import RunFolder, write_config
 from triform.run.job import checked, created, rank_main, settled
+from triform.run.load import open_run
 from triform.run.ranks import start_all
 
 SHORT = ("trainer.max_steps=1", "trainer.val_interval=1")
@@ -58,10 +59,27 @@ def test_how_to_draw_is_heeded_or_refused(tmp_path: Path, capsys: pytest.Capture
     assert drawn[0] != drawn[1]
     assert drawn[0].startswith(drawn[2][:-1])
     pairs = trained(make(tmp_path, "encoder_decoder", *SHORT))
+    capsys.readouterr()
     assert main(["generate", pairs, "--prompt", "def"]) == 0
+    streamed = capsys.readouterr()
+    assert "warning" not in streamed.err
+    loaded = open_run(pairs)
+    answered = loaded.objective.answer(loaded.model, [loaded.tokenizer.source.encode("def")])
+    assert streamed.out == f"{answered[0]}\n"
     for option in ("--temperature", "--top-k", "--top-p", "--seed", "--max-new-tokens", "--min-p", "--num-beams"):
         assert main(["generate", pairs, "--prompt", "def", option, "1"]) == 2
         assert f"{option}: a model of pairs gives its likeliest answer" in capsys.readouterr().err
+
+
+def test_what_is_not_read_of_a_prompt_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--max-new-tokens", "1"]
+    for family, kept in (("decoder", "last"), ("encoder_decoder", "first")):
+        run = trained(make(tmp_path, family, *SHORT))
+        capsys.readouterr()
+        assert main(["generate", run, "--prompt", "\u20ac" * 999, *(few if kept == "last" else [])]) == 0
+        said = capsys.readouterr().err
+        assert f"warning: the prompt has 999 tokens; the {kept} " in said
+        assert "warning: the prompt holds something that the tokenizer does not know" in said
 
 
 def test_a_damaged_run_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 import math
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from triform.commands.parser import parser
@@ -11,6 +11,7 @@ from triform.run.errors import BadInput
 
 if TYPE_CHECKING:
     from triform.commands.stream import Stream
+    from triform.data.tokenizers import Tokenizer
     from triform.run.load import Loaded
 
 DRAW = {"temperature": 0.8, "top_k": None, "top_p": None, "min_p": None, "seed": 0}
@@ -52,7 +53,7 @@ def main(arguments: list[str]) -> int:
         raise BadInput(f"--{flag}: a model of pairs gives its likeliest answer, nothing is drawn; leave it out")
     for prompt in prompts:
         if answer is not None:
-            print(answer(loaded.model, [loaded.tokenizer.source.encode(prompt)])[0], flush=True)
+            _answer(loaded, answer, prompt)
         else:
             print(prompt, end="", flush=True)
             _continue(loaded, prompt, WRITE | given)
@@ -115,15 +116,45 @@ def _lines() -> Iterator[str]:
             yield line.rstrip("\n")
 
 
+def _read(tokenizer: "Tokenizer", prompt: str, room: int | None, end: bool) -> list[int]:
+    """The tokens of a prompt that a model reads; what it does not is said.
+
+    Args:
+        room: tokens that it can read; None: any number.
+        end: keep the end of a longer one, not its beginning.
+    """
+    ids = tokenizer.encode(prompt)
+    if tokenizer.unk_id in ids:
+        print("warning: the prompt holds something that the tokenizer does not know", file=sys.stderr)
+    if room is None or len(ids) <= room:
+        return ids
+    kept = "last" if end else "first"
+    print(f"warning: the prompt has {len(ids)} tokens; the {kept} {room} are read", file=sys.stderr)
+    return ids[-room:] if end else ids[:room]
+
+
+def _answer(loaded: "Loaded", answer: Callable[..., list[str]], prompt: str) -> None:
+    """Print what a model of pairs makes of a prompt while it is written, and an end of line."""
+    from triform.commands.stream import Stream
+
+    ids = _read(loaded.tokenizer.source, prompt, loaded.objective.room(), end=False)
+    stream = Stream(loaded.tokenizer, lambda text: print(text, end="", flush=True))
+    text = answer(loaded.model, [ids], on_token=stream)[0]
+    if not stream.ids:  # nothing was told, as where the source is seen both ways
+        print(text, end="")
+    stream.close()
+    print(flush=True)
+
+
 def _continue(loaded: "Loaded", prompt: str, how: Mapping[str, Any]) -> None:
     """Print what follows a prompt while it is written, and an end of line."""
     from triform.commands.stream import Stream
 
     tokens = loaded.tokenizer
-    ids = tokens.encode(prompt) or [tokens.eos_id]  # a document begins after the end of another one
-    room = getattr(loaded.model, "max_seq_len", len(ids)) - 1
+    room = int(loaded.config["model"]["max_seq_len"]) - 1
+    ids = _read(tokens, prompt, room, end=True) or [tokens.eos_id]  # a document begins after the end of another one
     stream = Stream(tokens, lambda text: print(text, end="", flush=True))
-    out = write(loaded, ids[-room:], how, stream)
+    out = write(loaded, ids, how, stream)
     if how["num_beams"] > 1:
         print(tokens.decode(out), end="")
     stream.close()

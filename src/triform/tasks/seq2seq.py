@@ -1,6 +1,6 @@
 """One text to another."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,10 +116,20 @@ class Seq2Seq(Objective):
             for source, output, target in zip(sources, outputs, targets, strict=True)
         ]
 
-    def answer(self, model: Model, sources: Sequence[Ids], num_beams: int = 1) -> list[str]:
-        """The likeliest target of each source (token ids without marks), greedily or by a search with beams."""
+    def answer(
+        self,
+        model: Model,
+        sources: Sequence[Ids],
+        num_beams: int = 1,
+        on_token: Callable[[Tensor], bool] | None = None,
+    ) -> list[str]:
+        """The likeliest target of each source (token ids without marks), greedily or by a search with beams.
+
+        Args:
+            on_token: is told each new token of a single source as it comes, and returns False.
+        """
         rows = [[int(token) for token in source] for source in sources]
-        return [self.tokenizer.decode(row) for row in self.form.write(model, rows, self.seq_len, num_beams)]
+        return [self.tokenizer.decode(row) for row in self.form.write(model, rows, self.seq_len, num_beams, on_token)]
 
     def _cut(self, ids: Ids) -> list[int]:
         return [int(token) for token in ids[: self.room()]]

@@ -1,6 +1,6 @@
 """A source and a target in the form of each family."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -61,9 +61,17 @@ class SourceTarget:
         first = (batch["labels"] != IGNORED).int().argmax(-1).tolist()
         return [row[:length] for row, length in zip(ids, first, strict=True)]
 
-    def write(self, model: Model, sources: Sequence[list[int]], limit: int, num_beams: int = 1) -> list[list[int]]:
+    def write(
+        self,
+        model: Model,
+        sources: Sequence[list[int]],
+        limit: int,
+        num_beams: int = 1,
+        on_token: Callable[[Tensor], bool] | None = None,
+    ) -> list[list[int]]:
         """The likeliest target of each source without its end, greedily or, of what is not seen both ways, by a search
-        with `num_beams`; at most `limit` tokens."""
+        with `num_beams`; at most `limit` tokens. `on_token` is as of `triform.generation.generate`; a source that is
+        seen both ways tells it nothing."""
         tokens, device = self.tokenizer, next(model.parameters()).device
         rows = [[*source, tokens.source.eos_id if self.two_stacks else tokens.sep_id] for source in sources]
         longest = max(map(len, rows))
@@ -90,6 +98,7 @@ class SourceTarget:
                 pad_id=tokens.pad_id,
                 vocab_size=self.n_tokens,
                 start_id=tokens.start_id if self.two_stacks else None,
+                on_token=on_token,
             )
         return [_until(row[skip:], tokens.eos_id) for row in out.tolist()]
 
