@@ -77,6 +77,7 @@ class Ranks:
         if isinstance(linear, AdaptedLinear):
             self.cut(linear.adapter, "down", 1)
             self._summed.add(linear.adapter.up)
+            self._draws_apart(linear.adapter)  # the dropout of its own inputs
         setattr(part, name, shared)
 
     def cut(self, module: nn.Module, name: str, axis: int) -> None:
@@ -103,9 +104,12 @@ class Ranks:
         """
         part.register_forward_pre_hook(_Entrance(self, part, inputs, heads), with_kwargs=True)
         if noisy:
-            noise = _Noise(self.place)
-            part.register_forward_pre_hook(noise.begin)
-            part.register_forward_hook(noise.end, always_call=True)
+            self._draws_apart(part)
+
+    def _draws_apart(self, part: nn.Module) -> None:
+        noise = _Noise(self.place)
+        part.register_forward_pre_hook(noise.begin)
+        part.register_forward_hook(noise.end, always_call=True)
 
 
 def share(model: nn.Module, ranks: Ranks) -> Layout:
