@@ -11,8 +11,7 @@ import json
 import torch
 from torch._dynamo.utils import counters
 
-from tests.models.composed import ids
-from tests.models.predecessors import NAMES, build
+from tests.models.composed import PREDECESSORS, build, ids
 
 LENGTHS = (5, 6, 7, 9, 10, 12, 13, 14)
 
@@ -33,4 +32,4 @@ def examine(name: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: examine(name) for name in NAMES}))
+    print(json.dumps({name: examine(name) for name in PREDECESSORS}))

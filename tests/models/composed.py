@@ -20,6 +20,14 @@ VOCAB_SIZE = 37
 # Sizes that all differ, so that a swapped axis fails.
 TINY = {"d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 40, "max_seq_len": 16, "dropout": 0.0}
 
+# The predecessors have no heads; several layers, so that residuals and dilations are there.
+PREDECESSORS = {
+    "lstm": {"d_model": 24, "n_layers": 1, "d_ff": 20, "max_seq_len": 16, "dropout": 0.0},
+    "gnmt": {"d_model": 24, "n_layers": 4, "d_ff": 20, "max_seq_len": 16, "dropout": 0.0},
+    "bytenet": {"d_model": 24, "n_layers": 5, "d_ff": 10, "max_seq_len": 16, "dropout": 0.0},
+    "convs2s": {"d_model": 24, "n_layers": 3, "d_ff": 20, "max_seq_len": 16, "dropout": 0.0},
+}
+
 # What a part needs besides, at these sizes.
 NEEDS = {"rotary_partial": ("model.head_dim=8",), "sliding_window": ("model.attention.window=3",)}
 
@@ -35,19 +43,19 @@ def chosen(group: str, name: str) -> tuple[str, ...]:
 
 
 @cache
-def settings(family: str, *overrides: str) -> dict[str, Any]:
-    """The `model` node; overrides as typed on the command line. Not to be changed."""
-    sizes = [f"model.{name}={value}" for name, value in TINY.items()]
+def settings(name: str, *overrides: str) -> dict[str, Any]:
+    """The `model` node of a family or preset; overrides as typed on the command line. Not to be changed."""
+    sizes = [f"model.{key}={value}" for key, value in PREDECESSORS.get(name, TINY).items()]
     with initialize_config_dir(str(CONF), version_base=None):
-        config = compose(overrides=[f"+model={family}", *sizes, *overrides])
+        config = compose(overrides=[f"+model={name}", *sizes, *overrides])
     node = OmegaConf.to_container(config.model, resolve=True)
     assert isinstance(node, dict)
     return {str(key): value for key, value in node.items()}
 
 
-def build(family: str, *overrides: str, seed: int = 0, **arguments: Any) -> Any:
+def build(name: str, *overrides: str, seed: int = 0, **arguments: Any) -> Any:
     """On the meta device first, as a run does, so that a table in a buffer would be noticed."""
-    factory = instantiate(settings(family, *overrides), _convert_="all")
+    factory = instantiate(settings(name, *overrides), _convert_="all")
     with torch.device("meta"):
         model = factory(**{"vocab_size": VOCAB_SIZE} | arguments)
     model = model.to_empty(device="cpu")

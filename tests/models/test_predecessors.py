@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from tests.models.composed import VOCAB_SIZE, ids
-from tests.models.predecessors import NAMES, build
+from tests.models.composed import PREDECESSORS, VOCAB_SIZE, build, ids
 from triform.generation import generate
 from triform.layers.losses import CrossEntropy
 from triform.layers.state import StateCache
@@ -24,7 +23,7 @@ from triform.models.recurrent import BothWays
 
 START, END = 2, 9
 SOURCE_PADDING = torch.arange(7) < torch.tensor([[7], [4], [1]])
-each = pytest.mark.parametrize("name", NAMES)
+each = pytest.mark.parametrize("name", PREDECESSORS)
 
 
 def close(a: Tensor, b: Tensor) -> None:
@@ -285,7 +284,7 @@ def test_compiled_they_compute_the_same_whatever_the_length() -> None:
     done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found.keys() == set(NAMES)
+    assert found.keys() == set(PREDECESSORS)
     for name, of in found.items():
         assert of["difference"] < 1e-5, name
         assert of["last"] <= of["first"] + 1, f"{name}: a new length is compiled anew"

@@ -10,8 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.models.composed import ids
-from tests.models.predecessors import NAMES, build, settings
+from tests.models.composed import PREDECESSORS, build, ids, settings
 from tests.training.runs import differences, outcome, run
 from triform.analysis.anatomy import memory
 from triform.analysis.attention import attention_maps
@@ -31,7 +30,7 @@ DATES = ("data.n_train=60", "data.n_validation=9", "data.n_test=7", "data.batch_
 SMALL = ("model.d_model=16", "model.n_layers=1", "model.d_ff=24", "model.dropout=0.1")
 SHORT = ("trainer.max_steps=6", "trainer.val_interval=4", "trainer.save_interval=3", "trainer.log_interval=2")
 
-each = pytest.mark.parametrize("name", NAMES)
+each = pytest.mark.parametrize("name", PREDECESSORS)
 
 
 def make(folder: Path, name: str, *words: str) -> RunFolder:
@@ -122,7 +121,7 @@ def test_the_studies_compare_equals(tmp_path: Path, recipe: str) -> None:
     for path in pairs:
         path.write_text("".join(f"{n} word{n % 7} of {path.stem}\n" for n in range(90)))
     counts: dict[str, float] = {}
-    for name in ("encoder_decoder", *NAMES):
+    for name in ("encoder_decoder", *PREDECESSORS):
         words = [f"experiment={recipe}", f"model={name}", f"data.train_files=[{pairs[0]},{pairs[1]}]", "seed=1"]
         words += ["tokenizer.vocab_size=280"] if "multi30k" in recipe else []
         words += [f"paths.outputs={tmp_path}", "logger=csv"]

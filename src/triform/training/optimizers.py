@@ -144,9 +144,17 @@ def muon(
         momentum: of the matrices, in [0, 1).
         adamw_lr: of embeddings, head, biases and norm gains.
         weight_decay, decay_embeddings, layer_decay: see `adamw`.
+
+    Raises:
+        ValueError: the layers have no matrices.
     """
     known = weights(model, layer_decay, width_exponent=0.5)
     inside = [w for w in known if w.kind == MATRIX and w.tensor.ndim == 2 and not w.name.startswith("head.")]
+    if not inside:
+        raise ValueError(
+            f"Muon: the layers of {type(model).__name__} have no matrices, as convolutions have none; "
+            "choose another one, such as optimizer=adamw"
+        )
     taken = {w.name for w in inside}
     rest = [w for w in weights(model, layer_decay) if w.name not in taken]
     return Joint(
