@@ -136,7 +136,7 @@ def test_each_parameter_of_every_model_is_in_one_group(option: str, preset: str)
     model = build(preset, *OWN_SIZES.get(preset, ()))
     node = compose([f"optimizer={option}"])["optimizer"] | {"lr": 1e-3, "weight_decay": 0.1, "layer_decay": 0.9}
     if (option, preset) in (("muon", "bytenet"), ("muon", "convs2s")):  # convolutions alone
-        with pytest.raises(ValueError, match="have no matrices, .*; choose another one, such as optimizer=adamw"):
+        with pytest.raises(ValueError, match=r"have no matrices, .*; choose another one, such as optimizer=adamw"):
             build_part(node, key="optimizer")(model)
         return
     made = build_part(node, key="optimizer")(model).param_groups
