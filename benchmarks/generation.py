@@ -1,108 +1,187 @@
-"""How fast text is written: triform against `transformers`, a tiny LLaMA with the same weights and prompts.
+"""How fast text is written: triform beside `transformers`, with the same weights and the same prompts.
 
-    python benchmarks/generation.py [NEW_TOKENS] [ROUNDS]
+    python benchmarks/generation.py [--rounds N] [--threads N] [--only WORDS] [--compiled]
 
-All write greedily, with their caches, on one thread, and must write the same tokens: `transformers`, triform as it is,
-and triform after `model.compile()`, which takes a minute or two at first (not counted). They take turns, and the clock
-is that of the processor, so that a busy machine slows none. Printed are new tokens per second, the median over rounds,
-and the ratio to `transformers`, the median over rounds. The target is 1.5.
+Small decoders of GPT-2's and LLaMA's shape continue prompts, alone and 32 at a time: greedily, drawing, and by a search
+with 5 beams. A Transformer of the size that Multi30k is translated with searches with 5 beams for 96 sources as long as
+Multi30k's, 32 at a time, sorted by length as `triform translate` does it; `transformers` besides in the order of the
+file, as its pipelines do it. Its weights are random, with a bias of the end of a target that makes targets about as
+long as sources.
+
+`triform.save_pretrained` writes the models and `transformers` reads them. Where nothing is drawn both must write the
+same tokens. They take turns. With one thread, which is the default, the clock is that of the processor, so that a busy
+machine slows none; with more it is that on the wall. Printed are new tokens (of translation: sentences) per second, the
+median over rounds, and triform's ratio to `transformers`, the median over rounds.
 """
 
+import argparse
 import copy
+import platform
 import statistics
-import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from torch import Tensor, nn
 
-from triform.generation import generate
+from triform import generate, save_pretrained
 
+PROMPT, NEW = 16, 64  # tokens
 BATCHES = (1, 32)
-PROMPT = 16  # tokens
-VOCAB_SIZE = 512
-SIZES = {"d_model": 64, "n_layers": 5, "n_heads": 8, "n_kv_heads": 4, "d_ff": 172, "max_seq_len": 512}
-NAMES = {
-    "lm_head": "head.projection",
-    "model.embed_tokens": "embedding.table",
-    "model.layers": "stack.layers",
-    "model.norm": "stack.final_norm",
-    "self_attn.o_proj": "attention.out_proj",
-    "self_attn": "attention",
-    "mlp": "feed_forward",
-    "input_layernorm": "attn_residual.norm",
-    "post_attention_layernorm": "ff_residual.norm",
+SIZES = {"n_layers": 4, "n_heads": 4, "d_model": 128, "max_seq_len": 128}
+DECODERS = {
+    "GPT-2": ("gpt2", 512, {**SIZES, "d_ff": 512}),
+    "LLaMA": ("decoder", 512, {**SIZES, "d_ff": 344, "head.tied": "false"}),
+}
+WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what triform is told, and what transformers
+    "greedy": ({}, {"do_sample": False}),
+    "drawing": ({"do_sample": True, "top_k": 50}, {"do_sample": True, "top_k": 50}),
+    "5 beams": ({"num_beams": 5}, {"do_sample": False, "num_beams": 5}),
 }
 
-Write = Callable[[Tensor, int], Tensor]
+TRANSLATOR = ("marian_base", 10000, {**SIZES, "n_heads": 4, "d_ff": 256, "head.bias": "true"})
+SOURCES, BATCH, LONGEST = 96, 32, 50
+START, END, PAD = 1, 2, 0
+END_BIAS = 9.0
+
+Write = Callable[[], tuple[int, Any]]
+"""Says how many it wrote, and what."""
 
 
-def writers() -> dict[str, Write]:
-    """What continues prompts by a number of tokens, of each library."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+def both(preset: str, vocab_size: int, sizes: dict[str, Any], end_bias: float | None = None) -> tuple[nn.Module, Any]:
+    """A model with random weights, and the same in `transformers`."""
+    import transformers
 
-    config = LlamaConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=SIZES["d_model"],
-        num_hidden_layers=SIZES["n_layers"],
-        num_attention_heads=SIZES["n_heads"],
-        num_key_value_heads=SIZES["n_kv_heads"],
-        intermediate_size=SIZES["d_ff"],
-        max_position_embeddings=SIZES["max_seq_len"],
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    theirs = LlamaForCausalLM(config).eval()
-    for parameter in theirs.parameters():
-        if parameter.ndim > 1:
-            nn.init.normal_(parameter, std=0.2)
-    sizes = [f"model.{name}={value}" for name, value in SIZES.items()]
+    overrides = [f"model.{name}={value}" for name, value in sizes.items()]
     with initialize_config_dir(str(Path(__file__).parent.parent / "conf"), version_base=None):
-        node = compose(overrides=["+model=decoder", "model.head.tied=false", *sizes]).model
-    ours = instantiate(node, _convert_="all")(vocab_size=VOCAB_SIZE).eval()
-    weights = {}
-    for key, value in theirs.state_dict().items():
-        for old, new in NAMES.items():
-            key = key.replace(old, new)
-        weights[key] = value
-    ours.load_state_dict(weights)
-    compiled = copy.deepcopy(ours)
-    compiled.compile()
+        node = compose(overrides=[f"+model={preset}", f"model.vocab_size={vocab_size}", *overrides]).model
+    ours = instantiate(node, _convert_="all")().eval()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in ours.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.15, generator=generator)
+    if end_bias is not None:
+        nn.init.zeros_(ours.head.bias)
+        ours.head.bias.data[END] = end_bias
+    with tempfile.TemporaryDirectory() as folder:
+        kind = save_pretrained(ours, f"{folder}/model")
+        theirs = getattr(transformers, kind).from_pretrained(f"{folder}/model").eval()
+    return ours, theirs
+
+
+def decoders(batch: int, name: str, way: str, compiled: bool) -> dict[str, Write]:
+    """What continues prompts."""
+    ours, theirs = both(*DECODERS[name])
+    prompts = torch.randint(3, 512, (batch, PROMPT), generator=torch.Generator().manual_seed(batch))
+    theirs.generation_config.pad_token_id = PAD
+    theirs.generation_config.eos_token_id = None
+    told, told_theirs = WAYS[way]
+
+    def write(model: nn.Module) -> Write:
+        return lambda: (batch * NEW, generate(model, prompts, max_new_tokens=NEW, **told)[:, PROMPT:].tolist())
+
+    def write_theirs() -> tuple[int, Any]:
+        mask = torch.ones_like(prompts)
+        written = theirs.generate(prompts, attention_mask=mask, max_new_tokens=NEW, **told_theirs)
+        return batch * NEW, written[:, PROMPT:].tolist()
+
+    writers = {"transformers": write_theirs, "triform": write(ours)}
+    if compiled:
+        in_place = copy.deepcopy(ours)
+        in_place.compile()
+        writers["triform, compiled"] = write(in_place)
+    return writers
+
+
+def translators() -> dict[str, Write]:
+    """What translates sources with 5 beams."""
+    ours, theirs = both(*TRANSLATOR, end_bias=END_BIAS)
+    generator = torch.Generator().manual_seed(0)
+    lengths = (torch.randn(SOURCES, generator=generator) * 4 + 13).round().clamp(5, 30).int().tolist()
+    sources = [torch.randint(3, TRANSLATOR[1], (n,), generator=generator).tolist() for n in lengths]
+    by_length = sorted(range(SOURCES), key=lengths.__getitem__, reverse=True)
+    theirs.generation_config.update(
+        decoder_start_token_id=START, eos_token_id=END, pad_token_id=PAD, bos_token_id=None, forced_eos_token_id=None
+    )
+
+    def run(order: list[int], translate: Callable[[Tensor, Tensor], Tensor]) -> Write:
+        def write() -> tuple[int, Any]:
+            written: dict[int, list[int]] = {}
+            for begin in range(0, SOURCES, BATCH):
+                chosen = order[begin : begin + BATCH]
+                longest = max(lengths[i] for i in chosen)
+                ids = torch.tensor([sources[i] + [PAD] * (longest - lengths[i]) for i in chosen])
+                mask = torch.arange(longest) < torch.tensor([[lengths[i]] for i in chosen])
+                out = translate(ids, mask)
+                written |= {i: _until_end(row[1:]) for i, row in zip(chosen, out.tolist(), strict=True)}
+            return SOURCES, [written[i] for i in range(SOURCES)]
+
+        return write
+
+    def with_ours(ids: Tensor, mask: Tensor) -> Tensor:
+        return generate(ours, ids, mask, max_new_tokens=LONGEST, num_beams=5, start_id=START, eos_id=END, pad_id=PAD)
+
+    def with_theirs(ids: Tensor, mask: Tensor) -> Any:
+        return theirs.generate(ids, attention_mask=mask.long(), max_new_tokens=LONGEST, num_beams=5, do_sample=False)
+
     return {
-        "transformers": lambda prompts, n: theirs.generate(
-            prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=n, do_sample=False
-        ),
-        "triform": lambda prompts, n: generate(ours, prompts, max_new_tokens=n),
-        "triform, compiled": lambda prompts, n: generate(compiled, prompts, max_new_tokens=n),
+        "transformers": run(by_length, with_theirs),
+        "transformers, unsorted": run(list(range(SOURCES)), with_theirs),
+        "triform": run(by_length, with_ours),
     }
 
 
-def main(new_tokens: int, rounds: int) -> None:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    of = writers()
-    for batch in BATCHES:
+def _until_end(row: list[int]) -> list[int]:
+    return row[: row.index(END)] if END in row else row
+
+
+def cases(compiled: bool) -> Iterator[tuple[str, bool, Callable[[], dict[str, Write]]]]:
+    """What is measured: its name, whether all must write the same, and what makes the writers."""
+    for name in DECODERS:
+        for way in WAYS:
+            for batch in BATCHES:
+                yield (
+                    f"{name}, {way}, batch {batch}",
+                    way != "drawing",
+                    lambda batch=batch, name=name, way=way: decoders(batch, name, way, compiled and way == "greedy"),
+                )
+    yield f"translation, 5 beams, batch {BATCH}", True, translators
+
+
+def main(rounds: int, threads: int, only: str, compiled: bool) -> None:
+    torch.set_num_threads(threads)
+    clock = time.process_time if threads == 1 else time.perf_counter
+    print(f"{platform.machine()}, {threads} threads, torch {torch.__version__}, {rounds} rounds")
+    for title, same, make in cases(compiled):
+        if only not in title:
+            continue
+        torch.manual_seed(0)
         torch.compiler.reset()  # a batch of its own size
-        prompts = torch.randint(1, VOCAB_SIZE, (batch, PROMPT))
-        written = [write(prompts, new_tokens) for write in of.values()]
-        assert all(torch.equal(written[0], other) for other in written[1:]), "they do not write the same"
-        speeds: dict[str, list[float]] = {name: [] for name in of}
+        writers = make()
+        written = [write()[1] for write in writers.values()]
+        assert not same or all(other == written[0] for other in written), f"{title}: they do not write the same"
+        speeds: dict[str, list[float]] = {name: [] for name in writers}
         for _ in range(rounds):
-            for name, write in of.items():
-                began = time.process_time()
-                write(prompts, new_tokens)
-                speeds[name].append(batch * new_tokens / (time.process_time() - began))
-        print(f"batch {batch}")
+            for name, write in writers.items():
+                began = clock()
+                n, _ = write()
+                speeds[name].append(n / (clock() - began))
+        print(title)
         for name, values in speeds.items():
             ratios = [ours / theirs for ours, theirs in zip(values, speeds["transformers"], strict=True)]
-            print(f"  {name:18} {statistics.median(values):8.0f} tokens/s {statistics.median(ratios):6.2f} times")
+            print(f"  {name:24} {statistics.median(values):8.1f} /s {statistics.median(ratios):6.2f} times", flush=True)
 
 
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[1:]]
-    main(*given, *(128, 7)[len(given) :])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", default="", help="cases whose name holds these words")
+    parser.add_argument("--compiled", action="store_true", help="greedy also with a compiled model; takes minutes more")
+    options = parser.parse_args()
+    main(options.rounds, options.threads, options.only, options.compiled)

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from tests.models.composed import VOCAB_SIZE, build
 from triform.generation import generate
+from triform.generation.beam import BLOCK, MANY, likeliest, settled
+from triform.generation.rows import closed_up
 
 END, PAD, BEGIN = 0, 36, 4
 # Probabilities of 0 (the end), 1, 2, 3 after each of 1, 2, 3 and BEGIN: ending at once is likelier than any row of a
@@ -126,3 +128,31 @@ def test_refuses_in_one_line(arguments: dict[str, object], message: str) -> None
     with pytest.raises(ValueError, match=message) as error:
         generate(model_of(TABLE), torch.tensor([[1]]), max_new_tokens=3, **arguments)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("n_tokens", [7, MANY, MANY + BLOCK + 3])
+def test_the_likeliest_of_all_sums_are_found(n_tokens: int) -> None:
+    """Also in a last block that is not whole, and of a beam that no longer counts."""
+    log_probabilities, scores = torch.randn(6, n_tokens), torch.randn(2, 3)
+    scores[1, 2] = -torch.inf
+    log_probabilities[1, -1] = 9.0
+    found, places = likeliest(log_probabilities, scores, 6)
+    sums = (scores[:, :, None] + log_probabilities.view(2, 3, n_tokens)).flatten(1)
+    expected = sums.topk(6)
+    assert torch.equal(found, expected.values)
+    assert torch.equal(places, expected.indices)
+
+
+def test_beams_stay_in_their_places() -> None:
+    """Only one whose parent has an earlier child moves, into the place of one without."""
+    parents = torch.tensor([[2, 1, 2, 2, 0], [4, 3, 2, 1, 0], [1, 1, 1, 1, 1]])
+    order = settled(parents)
+    assert order.tolist() == [[4, 1, 0, 2, 3], [4, 3, 2, 1, 0], [1, 0, 2, 3, 4]]
+    assert parents.take_along_dim(order, dim=1).tolist() == [[0, 1, 2, 2, 2], [0, 1, 2, 3, 4], [1, 1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("going", "expected"), [("11", [0, 1]), ("01011", [3, 1, 4]), ("11000", [0, 1]), ("001", [2]), ("00", [])]
+)
+def test_the_last_ones_fill_the_gaps(going: str, expected: list[int]) -> None:
+    assert closed_up(torch.tensor([character == "1" for character in going])).tolist() == expected

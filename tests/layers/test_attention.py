@@ -6,6 +6,7 @@ from torch import nn
 
 from triform.layers import kernels
 from triform.layers.attention import Attention, capture_weights, head_width
+from triform.layers.cache import FixedCache
 from triform.layers.masks import AttentionMask
 
 D_MODEL, HEADS, HEAD_DIM = 24, 3, 8
@@ -46,6 +47,17 @@ def test_equals_torch_multihead_attention() -> None:
     torch.testing.assert_close(out, theirs(x, x, x, attn_mask=later)[0])
     crossed = ours(x, AttentionMask(padding=padding), memory=memory)
     torch.testing.assert_close(crossed, theirs(x, memory, memory, key_padding_mask=~padding)[0])
+
+
+def test_rows_may_share_a_memory() -> None:
+    """As the beams of a search do, with a padded memory, and keys that a cache holds."""
+    ours, x, memory = attention(), torch.randn(6, 1, D_MODEL), torch.randn(2, 5, D_MODEL)
+    padding = torch.arange(5) < torch.tensor([[5], [3]])
+    repeated = AttentionMask(padding=padding.repeat_interleave(3, dim=0))
+    apart = ours(x, repeated, memory=memory.repeat_interleave(3, dim=0))
+    cache = FixedCache()
+    for _ in range(2):
+        torch.testing.assert_close(ours(x, AttentionMask(padding=padding), memory=memory, cache=cache), apart)
 
 
 def test_the_width_of_a_head_is_free() -> None:

@@ -47,7 +47,7 @@ def test_rows_are_selected() -> None:
     crossing.through(lambda: memory)
     rows = [0, 1]
     for chosen in ([1, 0], [0, 0, 1, 1, 1], [4, 0], [1]):
-        cache.select(torch.tensor(chosen))
+        cache.select(torch.tensor(chosen), torch.tensor(chosen))
         rows = [rows[i] for i in chosen]
     assert rows == [1]
     new = torch.randn(1, 3, 1, 5)
@@ -57,21 +57,22 @@ def test_rows_are_selected() -> None:
     kept = crossing.through(lambda: pytest.fail("projected again"))
     assert torch.equal(kept[0], memory[0][rows])
     assert torch.equal(kept[1], memory[1][rows])
-    cache.select(torch.tensor([0, 0]), same_memory=True)
+    cache.select(torch.tensor([0, 0]), None)
     assert crossing.kept is kept
 
 
 def test_memory_is_taken_once() -> None:
-    cache = GrowingCache(max_len=6)
-    cache.through(lambda: projected(2))
-    at = cache.k.data_ptr()
+    cache = KVCache(n_layers=1, max_len=6)
+    own = cache.of_layer(0)[0]
+    own.through(lambda: projected(2))
+    at = own.k.data_ptr()
     for chosen in ([1, 0], [1]):
-        cache.select(torch.tensor(chosen))
+        cache.select(torch.tensor(chosen), None)
         new = torch.ones(len(chosen), 3, 1, 5)
-        assert cache.through(lambda new=new: (new, new))[0].data_ptr() == at
+        assert own.through(lambda new=new: (new, new))[0].data_ptr() == at
 
 
 def test_an_empty_cache_has_rows_of_any_kind() -> None:
     cache = KVCache(n_layers=1, max_len=3)
-    cache.select(torch.tensor([1, 0, 0]))
+    cache.select(torch.tensor([1, 0, 0]), None)
     assert cache.length == 0

@@ -121,7 +121,7 @@ def test_the_cache_changes_no_logit(name: str) -> None:
         close(part, whole[:, begin:])
         begin += n
         assert cache.length == begin
-        cache.select(torch.tensor(chosen))
+        cache.select(torch.tensor(chosen), torch.tensor(chosen))
         rows = rows[chosen]
 
 

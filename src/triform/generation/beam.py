@@ -1,13 +1,16 @@
 """Several continuations of each row at a time, of which the likeliest whole is kept."""
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from triform.generation.rows import Rows
+from triform.generation.rows import Rows, closed_up
 from triform.generation.sampling import Repetition
 
 STOPS = (False, True, "never")
+
+# From so many tokens on the best are looked for in blocks of so many: 160 rows of 10,000 take 1.2 ms instead of 3.6.
+MANY, BLOCK = 2048, 128
 
 
 class BeamSearch:
@@ -62,10 +65,9 @@ class BeamSearch:
             log_probabilities = rows.next_logits()[:, :vocab_size].float().log_softmax(dim=-1)
             if repetition is not None:
                 log_probabilities = repetition(log_probabilities)
-            size, n_beams = log_probabilities.shape[1], scores.shape[1]
-            sums = (scores[:, :, None] + log_probabilities.unflatten(0, (-1, n_beams))).flatten(1)
-            found, places = sums.topk(min(2 * self.num_beams, sums.shape[1]))  # searches candidates
-            beams, tokens = places // size, places % size
+            n_beams, size = scores.shape[1], log_probabilities.shape[1]
+            found, places = likeliest(log_probabilities, scores, 2 * self.num_beams)
+            beams, tokens = places // size, places % size  # searches candidates
             first = torch.arange(len(searches), device=device)[:, None] * n_beams
             ends = torch.full_like(tokens, n == n_steps, dtype=torch.bool)
             if eos_id is not None:
@@ -91,12 +93,18 @@ class BeamSearch:
                 longest = max(longest, int(lengths[done, 0].max()))
                 if done.all():
                     break
-            parents, tokens = first + beams.take_along_dim(places, dim=1), tokens.take_along_dim(places, dim=1)
-            parents, tokens = parents[going].flatten(), tokens[going].flatten()
+            on = closed_up(going)
+            parents, tokens = (of_each.take_along_dim(places, dim=1)[on] for of_each in (beams, tokens))
             searches, scores, kept, kept_scores, lengths = (
-                of_each[going] for of_each in (searches, scores, kept, kept_scores, lengths)
+                of_each[on] for of_each in (searches, scores, kept, kept_scores, lengths)
             )
-            rows.select(parents, same_source=scores.shape[1] == n_beams and not done.any())
+            if scores.shape[1] == n_beams:
+                order = settled(parents)
+                parents, tokens, scores = (
+                    of_each.take_along_dim(order, dim=1) for of_each in (parents, tokens, scores)
+                )
+            parents, tokens = (first[on] + parents).flatten(), tokens.flatten()
+            rows.select(parents, on if done.any() else None)
             rows.append(tokens)
             if repetition is not None:
                 repetition.select(parents)
@@ -109,3 +117,43 @@ class BeamSearch:
         worst = kept_scores[:, -1]  # -inf until there are as many as beams
         may = best / length**self.length_penalty > worst
         return may & worst.isneginf() if self.early_stopping is True else may
+
+
+def likeliest(
+    log_probabilities: Float[Tensor, "n_rows n_tokens"], scores: Float[Tensor, "n_searches n_beams"], n: int
+) -> tuple[Float[Tensor, "n_searches n_found"], Int[Tensor, "n_searches n_found"]]:
+    """For each search the best `n` sums of a beam's score and a token's log-probability, the best first, and where
+    they are: beam * n_tokens + token."""
+    n_searches, size = len(scores), log_probabilities.shape[1]
+    if size < MANY:
+        sums = (scores[:, :, None] + log_probabilities.unflatten(0, scores.shape)).flatten(1)
+        return sums.topk(min(n, sums.shape[1]))
+    # The best of all are in the blocks whose best is among the best of those of all blocks: nothing else is sorted.
+    whole = size // BLOCK * BLOCK
+    highest = [log_probabilities[:, :whole].unflatten(1, (-1, BLOCK)).amax(dim=-1)]
+    if whole < size:
+        highest.append(log_probabilities[:, whole:].amax(dim=-1, keepdim=True))
+    of_blocks = torch.cat(highest, dim=1).unflatten(0, scores.shape) + scores[:, :, None]  # searches beams blocks
+    n_blocks = of_blocks.shape[2]
+    blocks = of_blocks.flatten(1).topk(min(n, of_blocks[0].numel())).indices
+    beams = (blocks // n_blocks)[:, :, None]
+    tokens = (blocks % n_blocks)[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)
+    places = (beams * size + tokens.clamp(max=size - 1)).flatten(1)
+    sums = log_probabilities.view(n_searches, -1).take_along_dim(places, dim=1) + scores.take_along_dim(
+        beams.expand_as(tokens).flatten(1), dim=1
+    )
+    found, chosen = sums.masked_fill((tokens >= size).flatten(1), -torch.inf).topk(n)
+    return found, places.take_along_dim(chosen, dim=1)
+
+
+def settled(parents: Int[Tensor, "n_searches n_beams"]) -> Int[Tensor, "n_searches n_beams"]:
+    """An order of the beams that go on in which each is in its parent's place, or where several have that parent, the
+    first of them; the others are in the places of beams that nothing comes from. So only they move in a cache."""
+    n_beams = parents.shape[1]
+    places = torch.arange(n_beams, device=parents.device)
+    same = parents[:, :, None] == parents[:, None, :]
+    is_first = ~(same & (places < places[:, None])).any(dim=-1)
+    has_child = (parents[:, :, None] == places).any(dim=1)
+    beams = torch.where(is_first, n_beams + parents, places).argsort(dim=1)
+    of_beams = torch.where(has_child, n_beams + places, places).argsort(dim=1)
+    return torch.empty_like(beams).scatter_(1, of_beams, beams)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from triform.generation.beam import BeamSearch
-from triform.generation.rows import PromptReader, Reader, Rows, TargetReader
+from triform.generation.rows import PromptReader, Reader, Rows, TargetReader, closed_up
 from triform.generation.sampling import Repetition, Sampler, greedy, random_numbers
 from triform.models.decoder import Decoder
 from triform.models.heads import ClassificationHead, HiddenStates, RegressionHead
@@ -175,11 +175,11 @@ def _write(
         if out is None:
             out = torch.full_like(rows.buffer, pad_id)
         out[going[ended], : rows.length] = rows.ids[ended]
-        live = (~ended).nonzero()[:, 0]
+        live = closed_up(~ended)
         if len(live) == 0:
             return out[:, : rows.length]
         going = going[live]
-        rows.select(live)
+        rows.select(live, live)
         numbers = None if numbers is None else numbers[live]
         if repetition is not None:
             repetition.select(live)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -11,9 +12,14 @@ from triform.models.two_stacks import TwoStacks
 
 
 class Reader(ABC):
-    """How a model reads the tokens of rows, beside what else belongs to those rows."""
+    """How a model reads the tokens of rows, beside what else belongs to those rows.
+
+    Attributes:
+        shares_memory: whether rows that answer the same source share what was made of it.
+    """
 
     head: nn.Module
+    shares_memory: bool
 
     @abstractmethod
     def read(
@@ -22,8 +28,8 @@ class Reader(ABC):
         """Hidden states of the last tokens of rows that are `length` tokens long."""
 
     @abstractmethod
-    def select(self, rows: Int[Tensor, " n_rows"], same_source: bool) -> None:
-        """See `Rows.select`."""
+    def select(self, rows: Int[Tensor, " n_rows"]) -> None:
+        """What belongs to row i, or to source i where it is shared, is henceforth what belonged to `rows[i]`."""
 
 
 class PromptReader(Reader):
@@ -38,7 +44,7 @@ class PromptReader(Reader):
     def __init__(
         self, model: nn.Module, decoder: Decoder, padding_mask: Bool[Tensor, "batch seq_len"] | None, capacity: int
     ) -> None:
-        self.model, self.head = model, decoder.head
+        self.model, self.head, self.shares_memory = model, decoder.head, False
         self.padding: Tensor | None = None
         if padding_mask is not None:  # spelled out once for all steps, as are the positions
             n_rows, length = padding_mask.shape
@@ -54,8 +60,8 @@ class PromptReader(Reader):
         positions = self.positions[:, length - ids.shape[1] : length]
         return self.model(ids, self.padding[:, :length], positions, cache=cache).hidden
 
-    def select(self, rows: Int[Tensor, " n_rows"], same_source: bool) -> None:
-        if self.padding is not None and not same_source:
+    def select(self, rows: Int[Tensor, " n_rows"]) -> None:
+        if self.padding is not None:
             self.padding = self.padding.index_select(0, rows)
             self.positions = self.positions.index_select(0, rows)
 
@@ -69,7 +75,7 @@ class TargetReader(Reader):
         source_ids: Int[Tensor, "batch src_len"],
         padding_mask: Bool[Tensor, "batch src_len"] | None,
     ) -> None:
-        self.model, self.head = model, model.head
+        self.model, self.head, self.shares_memory = model, model.head, model.shares_memory
         self.memory, self.padding = model.encode(source_ids, padding_mask), padding_mask
 
     def read(
@@ -77,9 +83,7 @@ class TargetReader(Reader):
     ) -> Float[Tensor, "batch n_new d_model"]:
         return self.model.decode(ids, self.memory, self.padding, cache=cache).hidden
 
-    def select(self, rows: Int[Tensor, " n_rows"], same_source: bool) -> None:
-        if same_source:
-            return
+    def select(self, rows: Int[Tensor, " n_rows"]) -> None:
         self.memory = self.memory.index_select(0, rows)
         if self.padding is not None:
             self.padding = self.padding.index_select(0, rows)
@@ -119,13 +123,26 @@ class Rows:
         self.buffer[:, self.length] = tokens
         self.length += 1
 
-    def select(self, rows: Int[Tensor, " n_rows"], same_source: bool = False) -> None:
+    def select(self, rows: Int[Tensor, " n_rows"], sources: Int[Tensor, " n_sources"] | None) -> None:
         """Row i is henceforth what row `rows[i]` was; rows that are not named are gone, and cost nothing.
 
         Args:
-            same_source: the two come from the same prompt or source, for every i.
+            sources: the same for the prompts or sources that rows come from, of which each has the same number of rows,
+                next to each other; None: they stay.
         """
+        if not self.reader.shares_memory:
+            sources = None if sources is None and len(rows) == len(self) else rows
         self.buffer = self.buffer.index_select(0, rows)
-        self.reader.select(rows, same_source)
+        if sources is not None:
+            self.reader.select(sources)
         if self.cache is not None:
-            self.cache.select(rows, same_source)
+            self.cache.select(rows, sources)
+
+
+def closed_up(going: Bool[Tensor, " n"]) -> Int[Tensor, " n_going"]:
+    """Those that go on, by their places: the last ones in the gaps that the others leave, so that few move."""
+    places = going.nonzero()[:, 0]
+    stay = places < len(places)
+    closed = torch.arange(len(places), device=going.device)
+    closed[~going[: len(places)]] = places[~stay]
+    return closed

@@ -120,10 +120,16 @@ class Attention(nn.Module):
         mask: AttentionMask | None = None,
         rotate: Rotate = unrotated,
         bias: Float[Tensor, "#batch n_heads q_len kv_len"] | None = None,
-        memory: Float[Tensor, "batch src_len d_model"] | None = None,
+        memory: Float[Tensor, "sources src_len d_model"] | None = None,
         cache: GrowingCache | FixedCache | None = None,
     ) -> Float[Tensor, "batch q_len d_model"]:
-        """Self-attention, or attention to `memory` where it is given."""
+        """Self-attention, or attention to `memory` where it is given.
+
+        Several rows, next to each other, may read the same row of the memory, as the beams of a search do.
+        """
+        if memory is not None and len(memory) < len(x):  # queries of one row: what is read has no distance to them
+            queries = x.reshape(len(memory), -1, x.shape[-1])
+            return self.forward(queries, mask, rotate, bias, memory, cache).view(x.shape)
         source = x if memory is None else memory
 
         def project() -> tuple[Tensor, Tensor]:

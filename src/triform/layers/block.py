@@ -52,7 +52,7 @@ class Block(nn.Module):
         mask: AttentionMask | None = None,
         rotate: Rotate = unrotated,
         bias: Float[Tensor, "#batch n_heads seq_len kv_len"] | None = None,
-        memory: Float[Tensor, "batch src_len d_model"] | None = None,
+        memory: Float[Tensor, "sources src_len d_model"] | None = None,
         memory_mask: AttentionMask | None = None,
         cache: GrowingCache | None = None,
         memory_cache: FixedCache | None = None,

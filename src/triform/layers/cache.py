@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -19,11 +20,11 @@ class Cache(ABC):
         """Tokens held."""
 
     @abstractmethod
-    def select(self, rows: Int[Tensor, " n_rows"], same_memory: bool = False) -> None:
+    def select(self, rows: Int[Tensor, " n_rows"], memory_rows: Int[Tensor, " n_memory_rows"] | None) -> None:
         """Row i is henceforth what row `rows[i]` was.
 
         Args:
-            same_memory: both read the same memory, for every i, so that nothing kept of it need move.
+            memory_rows: the same for the rows of the memory; None: they stay.
         """
 
 
@@ -52,24 +53,35 @@ class GrowingCache:
                 f"KVCache: {length} tokens are more than max_len={self.max_len}; make one for more: new_cache({length})"
             )
         if start == 0:
-            shape = (*k.shape[:2], self.max_len, k.shape[3])
-            self.k, self.v = k.new_empty(shape), v.new_empty(shape)
+            self._hold(k.new_empty((k.shape[0], 2, k.shape[1], self.max_len, k.shape[3])))
         self.k.narrow(2, start, n_new).copy_(k)
         self.v.narrow(2, start, n_new).copy_(v)
         self.length = length
         return self.k.narrow(2, 0, length), self.v.narrow(2, 0, length)
 
-    def select(self, rows: Int[Tensor, " n_rows"]) -> None:
-        """Row i is henceforth what row `rows[i]` was; only more rows than before take new memory."""
-        if self.length:
-            self.k, self.v = self._selected(self.k, rows), self._selected(self.v, rows)
+    def select(self, rows: Int[Tensor, " n_rows"], moved: Int[Tensor, " n_moved"]) -> None:
+        """Row i is henceforth what row `rows[i]` was.
 
-    def _selected(self, kept: Keys, rows: Int[Tensor, " n_rows"]) -> Float[Tensor, "n_rows n_kv_heads kv_len head_dim"]:
-        filled = kept.narrow(2, 0, self.length).index_select(0, rows)
-        fits = len(rows) <= len(kept)
-        kept = kept[: len(rows)] if fits else kept.new_empty((len(rows), *kept.shape[1:]))
-        kept.narrow(2, 0, self.length).copy_(filled)
-        return kept
+        Args:
+            moved: those i that are not `rows[i]`; of others nothing is copied, unless there are more rows than before.
+        """
+        if not self.length:
+            return
+        filled = self.kept.narrow(3, 0, self.length)
+        if len(rows) > len(self.kept):
+            kept = self.kept.new_empty((len(rows), *self.kept.shape[1:]))
+            kept.narrow(3, 0, self.length).copy_(filled.index_select(0, rows))
+            self._hold(kept)
+            return
+        if len(moved):
+            filled.index_copy_(0, moved, filled.index_select(0, rows[moved]))
+        if len(rows) < len(self.kept):
+            self._hold(self.kept[: len(rows)])
+
+    def _hold(self, kept: Float[Tensor, "batch 2 n_kv_heads max_len head_dim"]) -> None:
+        # The tokens of a head lie together: read one head after another, attention over 500 tokens takes half the time.
+        self.kept = kept
+        self.k, self.v = kept.unbind(1)
 
 
 class FixedCache:
@@ -108,8 +120,10 @@ class KVCache(Cache):
     def length(self) -> int:
         return self.self_attention[0].length
 
-    def select(self, rows: Int[Tensor, " n_rows"], same_memory: bool = False) -> None:
+    def select(self, rows: Int[Tensor, " n_rows"], memory_rows: Int[Tensor, " n_memory_rows"] | None) -> None:
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
         for cache in self.self_attention:
-            cache.select(rows)
-        for memory_cache in () if same_memory else self.cross_attention:
-            memory_cache.select(rows)
+            cache.select(rows, moved)
+        if memory_rows is not None:
+            for memory_cache in self.cross_attention:
+                memory_cache.select(memory_rows)

@@ -115,8 +115,8 @@ class Stack(nn.Module):
         position_ids: Int[Tensor, "batch seq_len"] | None = None,
         document_ids: Int[Tensor, "batch kv_len"] | None = None,
         prefix_length: Int[Tensor, " batch"] | Int[Tensor, "batch kv_len"] | None = None,
-        memory: Float[Tensor, "batch src_len d_model"] | None = None,
-        memory_padding_mask: Bool[Tensor, "batch src_len"] | None = None,
+        memory: Float[Tensor, "sources src_len d_model"] | None = None,
+        memory_padding_mask: Bool[Tensor, "sources src_len"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch seq_len d_model"]:
         """Under a cache `x` holds the new tokens only, `padding_mask` and `document_ids` cover all (kv_len).

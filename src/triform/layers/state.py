@@ -46,9 +46,9 @@ class StateCache(Cache):
             self._keys = project()
         return self._keys
 
-    def select(self, rows: Int[Tensor, " n_rows"], same_memory: bool = False) -> None:
+    def select(self, rows: Int[Tensor, " n_rows"], memory_rows: Int[Tensor, " n_memory_rows"] | None) -> None:
         self.states = [
             None if state is None else tuple(part.index_select(0, rows) for part in state) for state in self.states
         ]
-        if self._keys is not None and not same_memory:
-            self._keys = self._keys.index_select(0, rows)
+        if self._keys is not None and memory_rows is not None:
+            self._keys = self._keys.index_select(0, memory_rows)

@@ -63,6 +63,8 @@ class EncoderDecoder(TwoStacks):
             layers or positions of its own; see also `Stack` and the parts.
     """
 
+    shares_memory = True
+
     def __init__(
         self,
         *,
@@ -154,12 +156,15 @@ class EncoderDecoder(TwoStacks):
     def decode(
         self,
         decoder_input_ids: Int[Tensor, "batch tgt_len"],
-        memory: Float[Tensor, "batch src_len d_model"],
-        padding_mask: Bool[Tensor, "batch src_len"] | None = None,
+        memory: Float[Tensor, "sources src_len d_model"],
+        padding_mask: Bool[Tensor, "sources src_len"] | None = None,
         decoder_padding_mask: Bool[Tensor, "batch kv_len"] | None = None,
         cache: KVCache | None = None,
     ) -> ModelOutput:
-        """Under a cache `decoder_input_ids` are the new tokens, `decoder_padding_mask` covers all."""
+        """Under a cache `decoder_input_ids` are the new tokens, `decoder_padding_mask` covers all.
+
+        Where there are fewer sources than targets, each is read by the same number of targets next to each other.
+        """
         x = self.embedding(decoder_input_ids)
         hidden = self.decoder(x, decoder_padding_mask, memory=memory, memory_padding_mask=padding_mask, cache=cache)
         return ModelOutput(hidden, self.head)

@@ -19,9 +19,11 @@ class TwoStacks(nn.Module):
         source_vocab_size: tokens of a source, where it has a vocabulary of its own.
         encoder, decoder: each has a `max_seq_len`, and unless it is a `Stack`, a method `flops(seq_len)`: of its
             forward pass over a row, beside one of the same length on the other side.
+        shares_memory: whether `decode` takes several targets, next to each other, for each row of the memory.
     """
 
     family: ClassVar[str] = "encoder_decoder"
+    shares_memory: ClassVar[bool] = False
     vocab_size: int
     source_vocab_size: int
     d_model: int
@@ -49,8 +51,8 @@ class TwoStacks(nn.Module):
     def decode(
         self,
         decoder_input_ids: Int[Tensor, "batch tgt_len"],
-        memory: Float[Tensor, "batch memory_len memory_width"],
-        padding_mask: Bool[Tensor, "batch src_len"] | None = None,
+        memory: Float[Tensor, "sources memory_len memory_width"],
+        padding_mask: Bool[Tensor, "sources src_len"] | None = None,
         decoder_padding_mask: Bool[Tensor, "batch kv_len"] | None = None,
         cache: Any = None,
     ) -> ModelOutput:
