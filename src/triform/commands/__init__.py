@@ -16,6 +16,7 @@ COMMANDS = {
     "replay": "the step once more in which a run failed",
     "submit": "give a run to a cluster under SLURM",
     "sweep": "how far a sweep is, go on with it, retry what failed, add to it",
+    "verify": "does a recipe still do what it did? its short form against recorded curves",
     "evaluate": "measure a trained model on a split of its data",
     "generate": "let a trained model write",
     "attention": "where a model looks, as pictures and a page",
@@ -30,7 +31,7 @@ COMMANDS = {
     "help": "this page; the keys of a group: triform help trainer",
 }
 
-RUNS = ("train", "resume", "rerun", "replay")
+RUNS = ("train", "resume", "rerun", "replay", "verify")
 """Commands that signals ask to stop, from their first import on."""
 
 
