@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from triform.generation.beam import BeamSearch
 from triform.generation.rows import PromptReader, Reader, Rows, TargetReader, closed_up
 from triform.generation.sampling import Repetition, Sampler, greedy, random_numbers
+from triform.layers.joined import joined_projections
 from triform.models.decoder import Decoder
 from triform.models.heads import ClassificationHead, HiddenStates, RegressionHead
 from triform.models.two_stacks import TwoStacks
@@ -94,7 +96,7 @@ def generate(
     modes = [(module, module.training) for module in model.modules()]  # some may be in another than the rest
     model.eval()
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), joined_projections(plain) if model is plain else nullcontext():
             rows, n_steps = _begin(model, plain, input_ids, padding_mask, start_id, max_new_tokens, use_cache)
             repetition = None
             if repetition_penalty != 1:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from triform.layers import kernels
 from triform.layers.cache import FixedCache, GrowingCache
+from triform.layers.joined import Joined
 from triform.layers.masks import AttentionMask
 from triform.layers.position.base import Rotate, unrotated
 from triform.layers.tensor_parallel import Ranks
@@ -113,6 +114,7 @@ class Attention(nn.Module):
         self.q_norm = nn.Identity() if qk_norm is None else qk_norm(head_dim)
         self.k_norm = nn.Identity() if qk_norm is None else qk_norm(head_dim)
         self.sinks = nn.Parameter(torch.zeros(n_heads)) if sinks else None
+        self.joined: Joined | None = None
 
     def forward(
         self,
@@ -135,12 +137,30 @@ class Attention(nn.Module):
         def project() -> tuple[Tensor, Tensor]:
             return rotate(self.k_norm(self._split(self.k_proj(source)))), self._split(self.v_proj(source))
 
-        q = rotate(self.q_norm(self._split(self.q_proj(x))))
-        k, v = project() if cache is None else cache.through(project)
+        if self.joined is None:
+            q = rotate(self.q_norm(self._split(self.q_proj(x))))
+            k, v = project() if cache is None else cache.through(project)
+        else:
+            q, k, v = self._project_at_once(x, rotate)
+            k, v = (k, v) if cache is None else cache.through(lambda: (k, v))
         mask = mask if mask is None else mask.within(self.window)
         dropout = self.weights_dropout if self.training else 0.0
         out = self.kernel(q, k, v, mask, bias, dropout, self.scale, self.softcap, self.sinks)
         return self.out_proj(out.transpose(1, 2).flatten(2))
+
+    @property
+    def projections(self) -> tuple[nn.Module, ...]:
+        """Those of the input, which may be joined."""
+        return self.q_proj, self.k_proj, self.v_proj
+
+    def _project_at_once(self, x: Tensor, rotate: Rotate) -> tuple[Tensor, Tensor, Tensor]:
+        assert self.joined is not None
+        heads = self._split(self.joined(x))
+        q_k, v = heads.split((self.n_heads + self.n_kv_heads, self.n_kv_heads), dim=1)
+        if isinstance(self.q_norm, nn.Identity):
+            return (*rotate(q_k).split((self.n_heads, self.n_kv_heads), dim=1), v)
+        q, k = q_k.split((self.n_heads, self.n_kv_heads), dim=1)
+        return rotate(self.q_norm(q)), rotate(self.k_norm(k)), v
 
     def share(self, ranks: Ranks) -> None:
         """Each rank has some of the heads.

@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from triform.layers.feed_forward.activations import inner_dropout
+from triform.layers.joined import Joined
 from triform.layers.tensor_parallel import Ranks
 
 
@@ -30,11 +31,18 @@ class GatedFeedForward(nn.Module):
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+        self.joined: Joined | None = None
         self.activation = activation()
         self.dropout = inner_dropout(type(self).__name__, dropout)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        return self.down_proj(self.dropout(self.activation(self.gate_proj(x)) * self.up_proj(x)))
+        gate, up = (self.gate_proj(x), self.up_proj(x)) if self.joined is None else self.joined(x).chunk(2, dim=-1)
+        return self.down_proj(self.dropout(self.activation(gate) * up))
+
+    @property
+    def projections(self) -> tuple[nn.Module, ...]:
+        """Those of the input, which may be joined."""
+        return self.gate_proj, self.up_proj
 
     def share(self, ranks: Ranks) -> None:
         """Each rank has some of the inner units.
