@@ -163,7 +163,7 @@ def differences(a: Any, b: Any, place: str = "") -> list[str]:
 
 
 def gradients(folder: RunFolder, devices: int) -> list[dict[str, torch.Tensor]]:
-    """Train on `devices` ranks as the runner does; the gradient of each optimizer step as it reaches the clipping."""
+    """Train on `devices` ranks as the runner does, without clipping; the gradient that each optimizer step is given."""
     assert launch(devices, _rank_that_keeps_gradients, (folder,)) == 0
     return torch.load(folder.path / "gradients.pt", weights_only=True)
 
@@ -178,9 +178,10 @@ def _rank_that_keeps_gradients(folder: RunFolder) -> int:
     original = Task.configure_gradient_clipping
 
     def keep(self: Task, *args: Any, **kwargs: Any) -> None:
+        self.gradient_clip = None
+        original(self, *args, **kwargs)
         found = [(name, p.grad) for name, p in self.model.named_parameters() if p.grad is not None]
         kept.append({f"model.{name}": self.layout.whole(name, gradient).clone() for name, gradient in found})
-        original(self, *args, **kwargs)
 
     Task.configure_gradient_clipping = keep  # type: ignore[method-assign]
     code = rank_main(folder, False)

@@ -32,7 +32,8 @@ def test_ema_is_its_recurrence() -> None:
     rule, expected = Exponential(0.5), list[torch.Tensor]()
     assert rule.average(states(1)[0], NOTHING) is None
     for n, weights in enumerate(states(30)):
-        rule.update(weights, n + 1)
+        assert rule.due(n + 1)
+        rule.update(weights)
         decay = min(0.5, (1 + n) / (10 + n))
         pairs = zip(expected or weights, weights, strict=True)
         expected = [decay * e + (1 - decay) * w for e, w in pairs]
@@ -43,10 +44,11 @@ def test_ema_is_its_recurrence() -> None:
 
 def test_latest_is_the_mean_of_the_last_multiples() -> None:
     rule, seen = Latest(n=3, interval=2), states(11)
-    rule.update(seen[0], 1)
+    assert not rule.due(1)
     assert rule.average(seen[0], NOTHING) is None
     for step, weights in enumerate(seen[1:], start=2):
-        rule.update(weights, step)
+        if rule.due(step):
+            rule.update(weights)
     found = rule.average(seen[-1], NOTHING)
     assert found is not None
     for i, mean in enumerate(found):
@@ -57,7 +59,7 @@ def test_an_average_does_not_follow_the_weights_it_was_given() -> None:
     """Which are changed in place by the next step."""
     for rule in (Exponential(0.9), Latest(2, 1)):
         weights = states(1)[0]
-        rule.update(weights, 1)
+        rule.update(weights)
         weights[0].add_(1.0)
         found = rule.average(weights, NOTHING)
         assert found is not None

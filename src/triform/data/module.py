@@ -5,6 +5,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from triform.data.corpus import Corpus
@@ -91,6 +92,11 @@ class DataModule(pl.LightningDataModule):
         start = self.trainer.global_step if self.trainer is not None else 0
         place = Cut(world, rank, self.accumulate)
         return self.training.loader(place, start, self.total_steps, self.num_workers)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        if device.type == "cpu":  # where it was made: looking through it takes as long as a small layer
+            return batch
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.trainer is None else self.training.state(self.trainer.global_step)

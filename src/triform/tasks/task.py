@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from triform.layers.block import Block
-from triform.layers.feed_forward.mixture import balance_loss, forget_loads, loads, rebalance
+from triform.layers.feed_forward.mixture import balance_loss, forget_loads, has_experts, loads, rebalance
 from triform.layers.init import initial_values
 from triform.layers.parallel import Layout, local, put
 from triform.layers.recompute import recompute
@@ -109,9 +109,22 @@ class Task(L.LightningModule):
         """All ranks over gloo, for what lives on the host; None where there is one rank."""
         self._raw_norm: Tensor | None = None
         """Norm of the gradient that backward passes have left, until the step is made."""
+        self._gradients: list[Tensor] = []
+        """This rank's parts of that gradient, as long."""
+        self._factor = 1.0
+        """By which it is multiplied, to be that of the mean over the targets."""
+        self._parameters_whole: list[nn.Parameter] | None = None
+        """The parameters, which are the same objects in each step; None: they are cut, and may change."""
+        self._has_experts = False
         self._norm: Tensor | None = None
         self._lr = math.nan
         self._clock = time.perf_counter()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_current_fx_name":  # Lightning sets it 40 times a step; torch would look for a parameter each time
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
 
     # Building
 
@@ -145,6 +158,9 @@ class Task(L.LightningModule):
             for name, value in self._first_weights():
                 put(parameters[name], self.layout, name, value)
         self.model = model
+        self._has_experts = has_experts(model)
+        if self.shard is None:
+            self._parameters_whole = list(model.parameters())
 
     def _first_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Name and whole value of each parameter, as training begins, on the CPU.
@@ -186,13 +202,15 @@ class Task(L.LightningModule):
         micro_batch = batch_idx % self.trainer.accumulate_grad_batches
         if micro_batch == 0:
             self._loss_before = self._window.loss
-        torch.manual_seed(noise_seed(self.seed, self.trainer.global_step, micro_batch, self.reader))
+        seed_noise(noise_seed(self.seed, self.trainer.global_step, micro_batch, self.reader), self.device)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = self.objective.loss(self.model, batch)
         self._counts.targets += batch["n_targets"]
         self._counts.tokens += batch["n_tokens"]
         self._window.loss = self._window.loss + loss.detach().double()
+        if not self._has_experts:
+            return loss
         balance = balance_loss(self.model, batch["n_targets"], self._sum_over_ranks)
         return loss if balance is None else loss + balance
 
@@ -203,11 +221,12 @@ class Task(L.LightningModule):
         first call of a step must be made by all ranks.
         """
         if self._raw_norm is None:
-            if self.shard is None:
-                gradients = [p.grad for p in self.parameters() if p.grad is not None]
-                self._raw_norm = nn.utils.get_total_norm(gradients, foreach=True)
+            if self._parameters_whole is not None:
+                self._gradients = [p.grad for p in self._parameters_whole if p.grad is not None]
+                self._raw_norm = nn.utils.get_total_norm(self._gradients, foreach=True)
             else:
                 self.layout.sum_gradients(self.model.named_parameters())
+                self._gradients = [local(p.grad) for p in self.parameters() if p.grad is not None]
                 self._raw_norm = self.layout.gradient_norm(self.model.named_parameters())
         return self._raw_norm
 
@@ -228,10 +247,10 @@ class Task(L.LightningModule):
             return
         # by Lightning and by DDP or FSDP
         divided_by = self.trainer.accumulate_grad_batches * self.trainer.world_size // self.layout.copies
-        factor = divided_by / max(counts.targets, 1)
-        torch._foreach_mul_([local(p.grad) for p in self.parameters() if p.grad is not None], factor)
-        self._norm = raw_norm * factor
-        rebalance(self.model, self._sum_over_ranks)
+        self._factor = divided_by / max(counts.targets, 1)
+        self._norm = raw_norm * self._factor
+        if self._has_experts:
+            rebalance(self.model, self._sum_over_ranks)
         self._window.targets += counts.targets
 
     def _leave_out(self) -> None:
@@ -251,11 +270,15 @@ class Task(L.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        if self.broken_agreed or self.gradient_clip is None:
+        """Divide the gradient by the number of targets and clip it, in one pass over it."""
+        gradients, self._gradients = self._gradients, []
+        if self.broken_agreed:
             return
-        assert self._norm is not None
-        gradients = [local(p.grad) for p in self.parameters() if p.grad is not None]
-        torch._foreach_mul_(gradients, (self.gradient_clip / (self._norm + 1e-6)).clamp(max=1.0))
+        factor: Tensor | float = self._factor
+        if self.gradient_clip is not None:
+            assert self._norm is not None
+            factor = (self.gradient_clip / (self._norm + 1e-6)).clamp(max=1.0) * self._factor
+        torch._foreach_mul_(gradients, factor)
 
     def record(self) -> dict[str, float]:
         """Mean loss over the targets since the last record (NaN: there were none), and figures of the last step.
@@ -273,9 +296,10 @@ class Task(L.LightningModule):
             "gradient_norm": math.nan if self._norm is None else float(self._norm),
             "tokens_per_second": window.tokens / max(window.seconds, 1e-9),
         }
-        busiest = [max(of) for of in loads(self.model, self._sum_over_ranks).values()]
-        if busiest:
-            self.status["expert_load"] = max(busiest)
+        if self._has_experts:
+            busiest = [max(of) for of in loads(self.model, self._sum_over_ranks).values()]
+            if busiest:
+                self.status["expert_load"] = max(busiest)
         return self.status
 
     def check_finite(self, weights: bool) -> None:
@@ -494,3 +518,13 @@ def noise_seed(*parts: int) -> int:
     """Seed of what dropout draws: a hash, so that neighbouring steps and ranks are unrelated."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def seed_noise(seed: int, device: torch.device) -> None:
+    """What `torch.manual_seed` does, for the CPU and `device` alone.
+
+    That tells every kind of device that torch knows, there or not, which takes half a millisecond.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)

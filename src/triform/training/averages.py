@@ -21,8 +21,11 @@ KEY = "average"
 class Rule(Protocol):
     """How weights are averaged. Called without gradients, with all parameters of the model in their order."""
 
-    def update(self, weights: Sequence[Tensor], step: int) -> None:
-        """Take in the weights after an optimizer step."""
+    def due(self, step: int) -> bool:
+        """Whether to take in the weights after this optimizer step."""
+
+    def update(self, weights: Sequence[Tensor]) -> None:
+        """Take in the weights."""
 
     def average(self, weights: Sequence[Tensor], optimizer: Optimizer) -> Sequence[Tensor] | None:
         """The average; None where there is none yet, and the weights stand for themselves."""
@@ -49,7 +52,10 @@ class Exponential:
         self.decay = decay
         self.n, self.mean = 0, list[Tensor]()
 
-    def update(self, weights: Sequence[Tensor], step: int) -> None:
+    def due(self, step: int) -> bool:
+        return True
+
+    def update(self, weights: Sequence[Tensor]) -> None:
         decay = min(self.decay, (1 + self.n) / (10 + self.n))
         if self.mean:
             self.mean = _beside(self.mean, weights)
@@ -88,9 +94,11 @@ class Latest:
         self.n, self.interval = n, interval
         self.kept: list[list[Tensor]] = []
 
-    def update(self, weights: Sequence[Tensor], step: int) -> None:
-        if step % self.interval == 0:
-            self.kept = [*self.kept, [weight.detach().clone() for weight in weights]][-self.n :]
+    def due(self, step: int) -> bool:
+        return step % self.interval == 0
+
+    def update(self, weights: Sequence[Tensor]) -> None:
+        self.kept = [*self.kept, [weight.detach().clone() for weight in weights]][-self.n :]
 
     def average(self, weights: Sequence[Tensor], optimizer: Optimizer) -> Sequence[Tensor] | None:
         if not self.kept:
@@ -108,7 +116,10 @@ class Latest:
 class OptimizersOwn:
     """The average that a schedule-free optimizer keeps in its own state; of others none."""
 
-    def update(self, weights: Sequence[Tensor], step: int) -> None:
+    def due(self, step: int) -> bool:
+        return False
+
+    def update(self, weights: Sequence[Tensor]) -> None:
         pass
 
     def average(self, weights: Sequence[Tensor], optimizer: Optimizer) -> Sequence[Tensor] | None:
@@ -141,8 +152,8 @@ class Average(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, Task)
-        if pl_module.stepped:
-            self.rule.update(_weights(pl_module), trainer.global_step)
+        if pl_module.stepped and self.rule.due(trainer.global_step):
+            self.rule.update(_weights(pl_module))
 
     @torch.no_grad()
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

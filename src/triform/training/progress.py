@@ -13,8 +13,9 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 
 from triform.training.budget import ENDLESS, Budget
+from triform.training.units import duration, rate
 
-REFRESH_SECONDS = 0.1  # as often as rich redraws; between two redraws a step costs one clock read
+REFRESH_SECONDS = 0.5  # as often as rich redraws, in 2 ms; between two redraws a step costs one clock read
 
 
 class Progress(ProgressBar):
@@ -182,25 +183,6 @@ def figures(status: Mapping[str, float]) -> list[str]:
     if "lr" in status:
         shown.append(f"lr {status['lr']:.1e}")
     return shown
-
-
-def rate(per_second: float) -> str:
-    """Three significant digits with a unit: `950`, `12.3k`, `1.25M`."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if per_second >= limit:
-            value = per_second / limit
-            return f"{value:.0f}{unit}" if value >= 100 else f"{value:.3g}{unit}"
-    return f"{per_second:.0f}"
-
-
-def duration(seconds: float) -> str:
-    """`0:41`, `12:05`, `3:07:09`, `2d 03:07:09`."""
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days}d {hour:02}:{minute:02}:{second:02}"
-    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
 
 
 def _count(batches: Any, dataloader_idx: int) -> str:

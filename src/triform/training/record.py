@@ -6,7 +6,9 @@ import math
 import os
 import resource
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from lightning.pytorch.callbacks import Callback
 
 from triform.tasks.task import Task
 from triform.training.budget import Budget
+
+SUMMARY_SECONDS = 1.0
+"""Time between two writings of summary.json while training: a file that is replaced costs milliseconds."""
 
 POSITION = ("step", "tokens", "seconds", "epoch")
 TRAIN = ("loss", "lr", "gradient_norm", "tokens_per_second", "mfu")
@@ -64,7 +69,7 @@ class Metrics:
 
 
 class Summary:
-    """summary.json: a mapping that is rewritten whole at each change, so that it is always readable.
+    """summary.json: a mapping that is rewritten whole, so that it is always readable.
 
     One that is there is continued; one that somebody else has damaged is begun anew.
     """
@@ -75,10 +80,18 @@ class Summary:
         self.update(**known)
 
     def update(self, **values: Any) -> None:
+        """Change some of it, and write it."""
         self.values |= values
+        self._written = time.monotonic()
         aside = self.path.with_name(f".{self.path.name}")
         aside.write_text(json.dumps({key: _plain(value) for key, value in self.values.items()}, indent=2) + "\n")
         os.replace(aside, self.path)
+
+    def follow(self, **values: Any) -> None:
+        """Change what changes all the time; it is written when some time has passed, or with an `update`."""
+        self.values |= values
+        if time.monotonic() - self._written >= SUMMARY_SECONDS:
+            self.update()
 
 
 def _known(path: Path) -> dict[str, Any]:
@@ -162,7 +175,8 @@ class Record(Callback):
         self.metrics.append(position | named)
         for logger in trainer.loggers:
             logger.log_metrics(named | {"tokens": task.tokens, "seconds": task.seconds}, step)
-        self.summary.update(
+        tell = self.summary.follow if split == "train" else self.summary.update
+        tell(
             steps=step,
             tokens=task.tokens,
             seconds=task.seconds,
@@ -173,6 +187,11 @@ class Record(Callback):
             peak_memory_bytes=peak_memory_bytes(),
             last=self.summary.values.get("last", {}) | named,
         )
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self.summary is not None:
+            with suppress(OSError):  # a full disk may be what went wrong
+                self.summary.update()
 
     def stopped(self, step: int, task: Task) -> None:
         """A signal ended the run when `step` optimizer steps were done."""
