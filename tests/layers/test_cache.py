@@ -61,6 +61,17 @@ def test_rows_are_selected() -> None:
     assert crossing.kept is kept
 
 
+def test_what_rows_have_in_common_stays() -> None:
+    cache = KVCache(n_layers=1, max_len=5)
+    k, v = projected(4)
+    k[1, :, :2], v[1, :, :2] = k[0, :, :2], v[0, :, :2]
+    own = cache.of_layer(0)[0]
+    own.through(lambda: (k, v))
+    cache.select(torch.tensor([1, 1]), None, common=2)
+    assert torch.equal(own.k[:, :, :4], k[[1, 1]])
+    assert torch.equal(own.v[:, :, :4], v[[1, 1]])
+
+
 def test_memory_is_taken_once() -> None:
     cache = KVCache(n_layers=1, max_len=6)
     own = cache.of_layer(0)[0]

@@ -59,7 +59,7 @@ class BeamSearch:
         kept = out[:, None].repeat(1, self.num_beams, 1)  # ended rows, the best first
         kept_scores = torch.full((n_searches, self.num_beams), -torch.inf, device=device)
         lengths = out.new_zeros((n_searches, self.num_beams))  # new tokens of each
-        longest = 0
+        longest, any_kept = 0, False
 
         for n in range(1, n_steps + 1):
             log_probabilities = rows.next_logits()[:, :vocab_size].float().log_softmax(dim=-1)
@@ -69,42 +69,43 @@ class BeamSearch:
             found, places = likeliest(log_probabilities, scores, 2 * self.num_beams)
             beams, tokens = places // size, places % size  # searches candidates
             first = torch.arange(len(searches), device=device)[:, None] * n_beams
-            ends = torch.full_like(tokens, n == n_steps, dtype=torch.bool)
-            if eos_id is not None:
-                ends |= tokens == eos_id
-
-            # Those that end join the kept.
+            ends = torch.full_like(tokens, n == n_steps, dtype=torch.bool) if eos_id is None else tokens == eos_id
+            is_last = n == n_steps
             best = slice(0, self.num_beams)
-            ended_scores = (found / n**self.length_penalty).masked_fill(~ends, -torch.inf)[:, best]
-            if n == n_steps or bool(ends[:, best].any()):
+
+            # Those that end join the kept, the others go on.
+            if is_last or (eos_id is not None and bool(ends.any())):
+                ends = ends | is_last
+                ended_scores = (found / n**self.length_penalty).masked_fill(~ends, -torch.inf)[:, best]
                 ended = out.new_full((*ended_scores.shape, out.shape[1]), pad_id)
                 ended[:, :, : rows.length] = rows.ids[first + beams[:, best]]
                 ended[:, :, rows.length] = tokens[:, best]
                 kept_scores, places = torch.cat((kept_scores, ended_scores), dim=1).topk(self.num_beams)
                 kept = torch.cat((kept, ended), dim=1).take_along_dim(places[:, :, None], dim=1)
                 lengths = torch.cat((lengths, torch.full_like(tokens[:, best], n)), dim=1).take_along_dim(places, dim=1)
-
-            # The others go on.
-            scores, places = found.masked_fill(ends, -torch.inf).topk(min(self.num_beams, found.shape[1]))
-            going = self._may_improve(scores[:, 0], kept_scores, n, n_steps) & (n < n_steps)
-            done = ~going
-            if done.any():
-                out[searches[done]] = kept[done, 0]
-                longest = max(longest, int(lengths[done, 0].max()))
-                if done.all():
-                    break
-            on = closed_up(going)
-            parents, tokens = (of_each.take_along_dim(places, dim=1)[on] for of_each in (beams, tokens))
-            searches, scores, kept, kept_scores, lengths = (
-                of_each[on] for of_each in (searches, scores, kept, kept_scores, lengths)
-            )
+                found, places = found.masked_fill(ends, -torch.inf).topk(min(self.num_beams, found.shape[1]))
+                beams, tokens = beams.gather(1, places), tokens.gather(1, places)
+                any_kept = True
+            scores, parents, tokens = found[:, best], beams[:, best], tokens[:, best]
+            gone = None
+            if any_kept:
+                going = self._may_improve(scores[:, 0], kept_scores, n, n_steps) & (not is_last)
+                if not going.all():
+                    gone = searches[~going]
+                    out[gone] = kept[~going, 0]
+                    longest = max(longest, int(lengths[~going, 0].max()))
+                    if len(gone) == len(searches):
+                        break
+                    on = closed_up(going)
+                    searches, scores, kept, kept_scores, lengths, parents, tokens, first = (
+                        of_each[on]
+                        for of_each in (searches, scores, kept, kept_scores, lengths, parents, tokens, first)
+                    )
             if scores.shape[1] == n_beams:
                 order = settled(parents)
-                parents, tokens, scores = (
-                    of_each.take_along_dim(order, dim=1) for of_each in (parents, tokens, scores)
-                )
-            parents, tokens = (first[on] + parents).flatten(), tokens.flatten()
-            rows.select(parents, on if done.any() else None)
+                scores, parents, tokens = (of_each.gather(1, order) for of_each in (scores, parents, tokens))
+            parents, tokens = (first + parents).flatten(), tokens.flatten()
+            rows.select(parents, None if gone is None else on)
             rows.append(tokens)
             if repetition is not None:
                 repetition.select(parents)
@@ -150,10 +151,7 @@ def settled(parents: Int[Tensor, "n_searches n_beams"]) -> Int[Tensor, "n_search
     """An order of the beams that go on in which each is in its parent's place, or where several have that parent, the
     first of them; the others are in the places of beams that nothing comes from. So only they move in a cache."""
     n_beams = parents.shape[1]
-    places = torch.arange(n_beams, device=parents.device)
-    same = parents[:, :, None] == parents[:, None, :]
-    is_first = ~(same & (places < places[:, None])).any(dim=-1)
-    has_child = (parents[:, :, None] == places).any(dim=1)
-    beams = torch.where(is_first, n_beams + parents, places).argsort(dim=1)
-    of_beams = torch.where(has_child, n_beams + places, places).argsort(dim=1)
-    return torch.empty_like(beams).scatter_(1, of_beams, beams)
+    beams = torch.arange(n_beams, device=parents.device).expand_as(parents)
+    order = torch.full_like(parents, n_beams).scatter_reduce_(1, parents, beams, "amin")  # the first child of each
+    others = beams[order.gather(1, parents) != beams]
+    return order.masked_scatter_(order == n_beams, others)

@@ -130,13 +130,16 @@ class Rows:
             sources: the same for the prompts or sources that rows come from, of which each has the same number of rows,
                 next to each other; None: they stay.
         """
-        if not self.reader.shares_memory:
-            sources = None if sources is None and len(rows) == len(self) else rows
+        before, common = self.ids, 0
         self.buffer = self.buffer.index_select(0, rows)
+        if self.cache is not None and sources is None and len(before) == len(rows):
+            common = int((self.ids != before).any(dim=0).int().argmax())  # tokens before the first that differs
+        if not self.reader.shares_memory:
+            sources = None if sources is None and len(before) == len(rows) else rows
         if sources is not None:
             self.reader.select(sources)
         if self.cache is not None:
-            self.cache.select(rows, sources)
+            self.cache.select(rows, sources, common)
 
 
 def closed_up(going: Bool[Tensor, " n"]) -> Int[Tensor, " n_going"]:

@@ -20,11 +20,15 @@ class Cache(ABC):
         """Tokens held."""
 
     @abstractmethod
-    def select(self, rows: Int[Tensor, " n_rows"], memory_rows: Int[Tensor, " n_memory_rows"] | None) -> None:
+    def select(
+        self, rows: Int[Tensor, " n_rows"], memory_rows: Int[Tensor, " n_memory_rows"] | None, common: int = 0
+    ) -> None:
         """Row i is henceforth what row `rows[i]` was.
 
         Args:
             memory_rows: the same for the rows of the memory; None: they stay.
+            common: first tokens that a row surely has in common with the one that takes its place, and with whatever
+                they were read beside.
         """
 
 
@@ -59,22 +63,23 @@ class GrowingCache:
         self.length = length
         return self.k.narrow(2, 0, length), self.v.narrow(2, 0, length)
 
-    def select(self, rows: Int[Tensor, " n_rows"], moved: Int[Tensor, " n_moved"]) -> None:
-        """Row i is henceforth what row `rows[i]` was.
+    def select(self, rows: Int[Tensor, " n_rows"], moved: Int[Tensor, " n_moved"], common: int) -> None:
+        """See `Cache.select`.
 
         Args:
             moved: those i that are not `rows[i]`; of others nothing is copied, unless there are more rows than before.
         """
         if not self.length:
             return
-        filled = self.kept.narrow(3, 0, self.length)
         if len(rows) > len(self.kept):
+            filled = self.kept.narrow(3, 0, self.length)
             kept = self.kept.new_empty((len(rows), *self.kept.shape[1:]))
             kept.narrow(3, 0, self.length).copy_(filled.index_select(0, rows))
             self._hold(kept)
             return
         if len(moved):
-            filled.index_copy_(0, moved, filled.index_select(0, rows[moved]))
+            differing = self.kept.narrow(3, common, self.length - common)
+            differing.index_copy_(0, moved, differing.index_select(0, rows[moved]))
         if len(rows) < len(self.kept):
             self._hold(self.kept[: len(rows)])
 
@@ -120,10 +125,12 @@ class KVCache(Cache):
     def length(self) -> int:
         return self.self_attention[0].length
 
-    def select(self, rows: Int[Tensor, " n_rows"], memory_rows: Int[Tensor, " n_memory_rows"] | None) -> None:
+    def select(
+        self, rows: Int[Tensor, " n_rows"], memory_rows: Int[Tensor, " n_memory_rows"] | None, common: int = 0
+    ) -> None:
         moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
         for cache in self.self_attention:
-            cache.select(rows, moved)
+            cache.select(rows, moved, common)
         if memory_rows is not None:
             for memory_cache in self.cross_attention:
                 memory_cache.select(memory_rows)

@@ -46,7 +46,9 @@ class StateCache(Cache):
             self._keys = project()
         return self._keys
 
-    def select(self, rows: Int[Tensor, " n_rows"], memory_rows: Int[Tensor, " n_memory_rows"] | None) -> None:
+    def select(
+        self, rows: Int[Tensor, " n_rows"], memory_rows: Int[Tensor, " n_memory_rows"] | None, common: int = 0
+    ) -> None:
         self.states = [
             None if state is None else tuple(part.index_select(0, rows) for part in state) for state in self.states
         ]
