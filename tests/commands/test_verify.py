@@ -52,7 +52,7 @@ def test_a_recipe_is_recorded_run_again_and_a_change_is_found(mine: list[str], t
     said = [line for line in other.stdout.splitlines() if line.startswith("differs: ")]
     assert said == [
         "differs: optimizer.lr=1.0, recorded with 0.001",
-        "differs: scheduler.warmup_steps=1, recorded with 4000",
+        "differs: scheduler.warmup_steps=1, recorded with 400",
     ]
     assert other.stdout.splitlines()[-1].endswith("of the curve lie outside the recorded band")
 

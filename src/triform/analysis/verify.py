@@ -151,16 +151,18 @@ def _record(
     name: str, file: Path, words: Sequence[str], short: Sequence[str], folders: Sequence[Path], n_seeds: int
 ) -> Verdict:
     seeds: list[int] = []
+    made_from: list[Made] = []
     values: dict[str, dict[int, list[float]]] = {}
     for i in range(n_seeds):
         code, seed, run, now = _ran(name, [*words, *([f"seed={seeds[0] + i}"] if seeds else [])], folders)
         if run is None or now is None:
             return Verdict(code)
         seeds.append(seed)
+        made_from.append(now)
         for metric, points in curves(run.metrics).items():
             for step, value in points.items():
                 values.setdefault(metric, {}).setdefault(step, []).append(value)
-    Record(list(short), seeds, values, now).write(file)
+    Record(list(short), seeds, values, made_from[0]).write(file)
     return Verdict(code, True, (f"{file}: {n_seeds} seeds recorded",))
 
 
