@@ -13,6 +13,7 @@ from triform.data.order import (
     epoch_order,
     held_out_batches,
     padding,
+    shuffled,
     token_bounds,
 )
 from triform.data.prepare import Prepared, prepare
@@ -42,6 +43,33 @@ def test_epoch_order_is_a_function_of_seed_and_epoch() -> None:
     np.testing.assert_array_equal(first, epoch_order(50, seed=3, epoch=0))
     assert (first != epoch_order(50, seed=3, epoch=1)).any()
     assert (first != epoch_order(50, seed=4, epoch=0)).any()
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 16, 17, 1000])
+def test_shuffled_places_are_those_of_one_permutation(n: int) -> None:
+    whole = shuffled(np.arange(n), n, seed=3, epoch=1)
+    assert sorted(whole) == list(range(n))
+    some = np.random.default_rng(0).permutation(n)[: n // 2 + 1]
+    np.testing.assert_array_equal(shuffled(some, n, seed=3, epoch=1), whole[some])
+
+
+def test_shuffled_is_a_function_of_seed_and_epoch_and_like_chance() -> None:
+    n = 4099
+    first, epoch, seed = (shuffled(np.arange(n), n, *key) for key in ((3, 0), (3, 1), (4, 0)))
+    for a, b in ((first, epoch), (first, seed), (first, np.arange(n)), (np.diff(first), np.diff(epoch))):
+        # a coefficient of chance has a standard deviation of 1 / sqrt(n), 0.016
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.06
+    assert 0 < (first == np.arange(n)).sum() + (first == epoch).sum() < 10  # two are expected
+
+
+def test_a_batch_far_into_many_examples_is_found_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triform.data.order.MANY", 50)
+    order = Order(lengths(53), 8, None, seed=3)
+    monkeypatch.setattr(order, "_order_of", None)  # would shuffle all
+    read = [order.batch(7 + step) for step in range(7)]
+    assert {epoch for epoch, _ in read} == {1}
+    assert [len(rows) for _, rows in read] == [8] * 6 + [5]
+    assert sorted(np.concatenate([rows for _, rows in read])) == list(range(53))
 
 
 @pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (2, 1), (1, 3), (2, 3), (5, 4)])
