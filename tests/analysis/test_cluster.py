@@ -98,25 +98,53 @@ class Counted:
         return counted
 
 
-@pytest.mark.parametrize(("data", "tensor"), [(4, 1), (1, 2), (4, 2)])
+@pytest.mark.parametrize(
+    ("data", "tensor", "narrow"), [(4, 1, None), (1, 2, None), (4, 2, None), (4, 1, torch.bfloat16)]
+)
 def test_devices_send_what_they_are_planned_to(
-    data: int, tensor: int, ranks: Any, monkeypatch: pytest.MonkeyPatch
+    data: int, tensor: int, narrow: torch.dtype | None, ranks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = (*TINY, "model.n_layers=3", "model.vocab_size=40", "model.dropout=0")
     rows, seq_len = 3, 6
     planned, model = made(*words), made(*words)
-    cut = Cut(data, tensor, data > 1)
+    cut = Cut(data, tensor, data > 1, 1.0 if narrow is None else 0.5)
     cut.share(planned)
     traffic = cut.traffic(planned, rows, seq_len, 1, 4)
-    shared(model, ranks(data, tensor), data > 1)
+    shared(model, ranks(data, tensor), data > 1, narrow=narrow)
     model.to_empty(device="cpu")
     for parameter in model.parameters():
         nn.init.constant_(local(parameter), 0.1)
     counted = Counted(monkeypatch)
-    out: Any = model(torch.ones(rows, seq_len, dtype=torch.long))
+    with torch.autocast("cpu", narrow, enabled=narrow is not None):
+        out: Any = model(torch.ones(rows, seq_len, dtype=torch.long))
     out.logits.sum().backward()
     assert counted.data == traffic.data
     assert counted.tensor == traffic.tensor
+
+
+@pytest.mark.parametrize("fully", [False, True])
+def test_autocast_copies_what_is_planned(fully: bool, ranks: Any) -> None:
+    """What is left of weights when the forward pass is over: FSDP gives blocks up, and there are no copies of them."""
+    model: Any = made(*TINY, "model.n_layers=3", "model.vocab_size=40", "model.dropout=0")
+    matrices = {shape for p in model.parameters() if p.ndim == 2 for shape in (p.shape, p.shape[::-1])}
+    tables = model.embedding.table.weight.nbytes
+    planned = Cut(4, 1, fully, 0.5).copied(model, False)
+    if fully:
+        shared(model, ranks(4, 1), True, narrow=torch.bfloat16)
+    model.to_empty(device="cpu")
+    for parameter in model.parameters():
+        nn.init.constant_(local(parameter), 0.1)
+    kept_for_backward: dict[int, torch.UntypedStorage] = {}
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.bfloat16 and x.shape in matrices:
+            kept_for_backward[x.untyped_storage()._cdata] = x.untyped_storage()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x), torch.autocast("cpu", torch.bfloat16):
+        model(torch.ones(3, 6, dtype=torch.long))
+    vectors = 2 * 32 * 4 * 3 + 32 * 4 if not fully else 32 * 4  # of norms, of which there are no copies
+    assert sum(storage.nbytes() for storage in kept_for_backward.values()) == (planned - tables - vectors) // 2
 
 
 def test_under_ddp_gradients_go_round_once(ranks: Any) -> None:
@@ -134,9 +162,10 @@ def test_a_step_waits_for_what_is_not_hidden() -> None:
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
     trainer = {"num_nodes": 2, "tensor_parallel": 3, "strategy": "fsdp"}
-    assert cut_of(trainer, 6) == Cut(4, 3, True)
+    assert cut_of(trainer, 6, "32-true") == Cut(4, 3, True, 1.0)
+    assert cut_of(trainer, 6, "bf16-mixed") == Cut(4, 3, True, 0.5)
     with pytest.raises(ValueError, match=r"tensor_parallel=3 does not divide the 8 ranks"):
-        cut_of(trainer, 4)
+        cut_of(trainer, 4, "32-true")
     with pytest.raises(ValueError, match=r"n_heads=4 is not a multiple of trainer\.tensor_parallel=3"):
         Cut(2, 3, True).share(made(*TINY))
 

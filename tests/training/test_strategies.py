@@ -129,6 +129,53 @@ def test_every_part_can_be_cut(tmp_path: Path, sizes: tuple[int, int], fully: bo
     check(tmp_path, [(f, parts) for f in FAMILIES for parts in EVERY if parts not in left_out], sizes, fully)
 
 
+def narrowed(folder: Path, cases: Sequence[tuple[str, str]]) -> int:
+    """One rank's part of the same in mixed precision, beside what mixed precision does to the whole model."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=(DATA, TENSOR))
+    found = {}
+    for family, parts in cases:
+        whole = model_of(family, parts).train()
+        runs = []
+        for mixed in (False, True):
+            whole.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+                total(whole, slice(None)).backward()
+            runs.append({name: gradient.clone() for name, gradient in gradients(whole).items()})
+        factory = instantiate(settings(family, *EVERY[parts]), _convert_="all")
+        with torch.device("meta"):
+            cut = factory(vocab_size=VOCAB_SIZE)
+        layout = shared(cut, mesh, True, narrow=torch.bfloat16)
+        cut.to_empty(device="cpu")
+        own = dict(cut.named_parameters())
+        for name, value in whole.named_parameters():
+            put(own[name], layout, name, value)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = total(cut.train(), slice(dist.get_rank(), None, 2))
+        loss.backward()
+        runs.append({name: 2 * layout.whole(name, gradient) for name, gradient in gradients(cut).items()})
+        assert {gradient.dtype for gradient in runs[-1].values()} == {torch.float32}
+        scale = max(float(gradient.abs().max()) for gradient in runs[0].values())
+        found[f"{family} {parts}"] = {
+            name: [float((run[name] - runs[1][name]).abs().max()) / scale for run in (runs[0], runs[2])]
+            for name in runs[1]
+        }
+    if dist.get_rank() == 0:
+        (folder / "found.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+    return 0
+
+
+def test_blocks_that_are_sent_narrow_have_the_gradient_of_mixed_precision(tmp_path: Path) -> None:
+    """Both round what float32 computes, in other places: they differ by no more than each does from that."""
+    cases = [("encoder", "position=learned"), ("decoder", "feed_forward=swiglu"), ("encoder_decoder", "position=t5")]
+    assert launch(2, narrowed, (tmp_path, cases)) == 0
+    for case, errors in json.loads((tmp_path / "found.json").read_text()).items():
+        by_type, by_cut = (max(found) for found in zip(*errors.values(), strict=True))
+        assert 0 < by_cut < 2 * by_type, case
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [

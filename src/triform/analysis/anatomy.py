@@ -140,17 +140,18 @@ def memory(
     seq_len: int,
     precision: str,
     hold: Callable[[nn.Module], int] = lambda model: 0,
+    copied: int | None = None,
 ) -> Memory:
     """Of a model on the meta device, which gets the data type of `precision`.
 
     Every device holds all weights, gradients and the optimizer's state, as under DDP, whose buckets are the gradients
-    themselves. Mixed precision keeps its copy of the weights for the backward pass too, also of those that devices put
-    together for it.
+    themselves. Mixed precision keeps its copy of the weights for the backward pass too.
 
     Args:
         rows: of a micro-batch on one device, each of `seq_len` tokens (an encoder-decoder: on either side).
         precision: as `trainer.precision` says, not auto.
         hold: cuts the model to what the device holds between passes, and returns the bytes that are whole meanwhile.
+        copied: bytes of the weights that mixed precision copies; None: of all.
     """
     model.to(DTYPES.get(precision, torch.float32))
     whole = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -167,7 +168,7 @@ def memory(
     if row is None:
         return Memory(weights, trained, optimizers, None, logits, None, gathered)
     if precision.endswith("-mixed"):
-        row, attention, copies = round(MIXED * row), attention // 2, whole // 2
+        row, attention, copies = round(MIXED * row), attention // 2, (whole if copied is None else copied) // 2
     else:
         copies = 0
     return Memory(weights, trained, optimizers, rows * row + copies, logits, rows * attention, gathered)

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from triform.layers.attention import Attention
 from triform.layers.block import Block
 from triform.layers.feed_forward.mixture import MixtureOfExperts
 from triform.layers.tensor_parallel import Ranks, SharedLinear, share
-from triform.training.strategies import SHARDED, check_sizes
+from triform.training.strategies import NARROW, SHARDED, check_sizes
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,13 @@ class Cut:
         data: groups of devices that read different rows.
         tensor: devices of a group, which compute each layer together.
         fully: weights, gradients and the optimizer's state are cut over the groups as well (FSDP2).
+        narrow: bytes of a number in which FSDP puts blocks together, as a share of those of the weights.
     """
 
     data: int
     tensor: int
     fully: bool
+    narrow: float = 1.0
 
     def share(self, model: nn.Module) -> None:
         """Cut a model on the meta device to what a device computes.
@@ -47,7 +50,8 @@ class Cut:
             return 0
         outside, blocks = _units(model)
         largest = max(blocks, key=lambda one: _bytes(one, False), default={})
-        gathered = _bytes(outside, False) + _bytes(outside, True) + 2 * _bytes(largest, False) + _bytes(largest, True)
+        block = round(self.narrow * (2 * _bytes(largest, False) + _bytes(largest, True)))
+        gathered = _bytes(outside, False) + _bytes(outside, True) + block
         cut: dict[nn.Parameter, nn.Parameter] = {}
         for module in model.modules():
             for name, parameter in list(module.named_parameters(recurse=False)):
@@ -74,13 +78,28 @@ class Cut:
         trained = sum(_bytes(one, True) for one in (outside, *blocks))
         others = (self.data - 1) / self.data
         if self.fully:  # blocks are put together for each pass, then gradients are added up and cut
-            data = micro_batches * others * (weights[0] + 2 * sum(weights[1:]) + trained)
+            data = micro_batches * others * (weights[0] + 2 * self.narrow * sum(weights[1:]) + trained)
         else:  # added up in a ring, once: each part goes round twice
             data = 2 * others * trained
         sums = sum(module.out_features for module in model.modules() if isinstance(module, SharedLinear))
         numbers = (3 if again else 2) * micro_batches * rows * seq_len * sums  # of each pass
         tensor = 2 * (self.tensor - 1) / self.tensor * numbers * size
         return Traffic(round(data), round(tensor))
+
+    def copied(self, model: nn.Module, again: bool) -> int:
+        """Bytes of the weights that mixed precision keeps narrower copies of at a time, for the backward pass.
+
+        FSDP puts blocks together in the narrower type as it is.
+
+        Args:
+            again: blocks are computed again in the backward pass, one at a time.
+        """
+        outside, blocks = _units(model)
+        if self.fully:
+            blocks = []
+        elif again:
+            blocks = [max(blocks, key=lambda one: _bytes(one, False), default={})]
+        return sum(_bytes(one, False) for one in (outside, *blocks))
 
 
 @dataclass(frozen=True)
@@ -100,11 +119,12 @@ class Traffic:
         return max(compute, self.data / data_rate) + self.tensor / tensor_rate
 
 
-def cut_of(trainer: Mapping[str, Any], devices: int) -> Cut:
+def cut_of(trainer: Mapping[str, Any], devices: int, precision: str) -> Cut:
     """What `trainer.strategy` and `trainer.tensor_parallel` say.
 
     Args:
         devices: of each machine.
+        precision: as `trainer.precision` says; auto counts as whole, since what it is depends on the device.
 
     Raises:
         ValueError: the sizes do not multiply to the number of devices.
@@ -112,7 +132,8 @@ def cut_of(trainer: Mapping[str, Any], devices: int) -> Cut:
     ranks, tensor = devices * trainer["num_nodes"], trainer["tensor_parallel"]
     check_sizes(trainer["strategy"], ranks, tensor)
     assert trainer["strategy"] in SHARDED or tensor == 1
-    return Cut(ranks // tensor, tensor, trainer["strategy"] == "fsdp")
+    narrow = NARROW[precision].itemsize / torch.float32.itemsize if precision in NARROW else 1.0
+    return Cut(ranks // tensor, tensor, trainer["strategy"] == "fsdp", narrow)
 
 
 def lean(model: Any, seq_len: int, kept: int, size: int, selective: bool) -> int:
@@ -139,12 +160,6 @@ def lean(model: Any, seq_len: int, kept: int, size: int, selective: bool) -> int
     products = sum(module.out_features for module in inside if isinstance(module, nn.Linear))
     products += sum(module.n_heads * module.head_dim for module in inside if isinstance(module, Attention))
     return sum(inputs) + selective * size * seq_len * products + kept // max(len(blocks), 1)
-
-
-def copied(model: nn.Module) -> int:
-    """Bytes of weights that mixed precision has copies of at a time where blocks are computed again."""
-    outside, blocks = _units(model)
-    return _bytes(outside, False) + max((_bytes(one, False) for one in blocks), default=0)
 
 
 def _units(model: nn.Module) -> tuple[dict[str, nn.Parameter], list[dict[str, nn.Parameter]]]:

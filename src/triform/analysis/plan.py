@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from triform.analysis.anatomy import DTYPES, MIB, MIXED, Memory, kept, memory, mib, micro_batch
-from triform.analysis.cluster import Cut, Traffic, copied, cut_of, lean
+from triform.analysis.cluster import Cut, Traffic, cut_of, lean
 from triform.models.cost import count_parameters, flops_per_token
 from triform.run.build import build
 from triform.run.check import check_content, check_keys, check_reach
@@ -20,6 +20,7 @@ from triform.run.match import matched, said
 from triform.run.parts import check_data, known_data
 from triform.run.sketch import Effort, effort, sketch
 from triform.training.hardware import device_type, matmul_ceiling, pick_precision
+from triform.training.strategies import NARROW
 
 
 @dataclass
@@ -157,7 +158,7 @@ def plan(overrides: Sequence[str], folders: Sequence[Path], machine: Machine) ->
     device, devices = _devices(trainer, machine)
     elsewhere = trainer["precision"] == "auto" and device == "cuda" and not torch.cuda.is_available()
     precision = "bf16-mixed" if elsewhere else pick_precision(trainer["precision"], device)
-    cut = cut_of(trainer, devices)
+    cut = cut_of(trainer, devices, precision)
     rows = micro_batch(config["data"], trainer, devices)
     optimizer = build(config["optimizer"], config["trust"], "optimizer")
     try:
@@ -168,9 +169,9 @@ def plan(overrides: Sequence[str], folders: Sequence[Path], machine: Machine) ->
     cut.share(model)
     mode, size = trainer["activation_checkpointing"], 4 if precision.startswith("32") else 2
     traffic = cut.traffic(model, rows, known.seq_len, trainer["accumulate"], size, mode != "none")
-    block, selective = (_lean(model, rows, known.seq_len, precision, size, chosen) for chosen in (False, True))
+    block, selective = (_lean(model, cut, rows, known.seq_len, precision, size, chosen) for chosen in (False, True))
     try:
-        used = memory(model, optimizer, rows, known.seq_len, precision, cut.hold)
+        used = memory(model, optimizer, rows, known.seq_len, precision, cut.hold, cut.copied(model, False))
     except (TypeError, ValueError) as error:
         raise BadInput(f"optimizer: {one_line(error)}; see python train.py --help optimizer") from error
     if mode != "none":
@@ -244,15 +245,15 @@ def _strategy(trainer: Mapping[str, Any], devices: int) -> str:
     return name if name != "auto" else "alone" if devices == 1 else "ddp"
 
 
-def _lean(model: Any, rows: int, seq_len: int, precision: str, size: int, selective: bool) -> int | None:
+def _lean(model: Any, cut: Cut, rows: int, seq_len: int, precision: str, size: int, selective: bool) -> int | None:
     """Bytes of activations, copies of weights included, where blocks are computed again; None: not known."""
     try:
         row, _ = kept(model, seq_len)
     except (RuntimeError, NotImplementedError):
         return None
-    mixed = precision.endswith("-mixed")
+    mixed = precision in NARROW
     row = lean(model, seq_len, round(MIXED * row) if mixed else row, size, selective)
-    return rows * row + (copied(model) // 2 if mixed else 0)
+    return rows * row + (cut.copied(model, True) // 2 if mixed else 0)
 
 
 def _notes(config: Mapping[str, Any], spent: Effort, readers: int, assumed: str | None) -> list[str]:

@@ -82,7 +82,8 @@ def of_overrides(words: Sequence[str]) -> Asked:
     config = config_of(own)
     check(as_if_here(config))
     _, devices, _ = shape(config)
-    cut_of(config["trainer"], devices).share(sketch(config, None, None).model(config))  # heads may not divide
+    cut = cut_of(config["trainer"], devices, config["trainer"]["precision"])
+    cut.share(sketch(config, None, None).model(config))  # heads may not divide
     same = {name: value for name, value in config.items() if name != "traceback"}
     key = hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=8).hexdigest()
     parent = Path(config["paths"]["outputs"]) / config["name"]

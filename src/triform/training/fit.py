@@ -39,6 +39,7 @@ from triform.training.saving import AtomicCheckpointIO, newest, read_checkpoint,
 from triform.training.schedules import Schedule
 from triform.training.signals import Preempted, Preemption, Pruned
 from triform.training.strategies import (
+    NARROW,
     SHARDED,
     check_offload,
     check_sizes,
@@ -142,7 +143,12 @@ def fit(
         compile=settings.compile,
         n_bytes={name: prepared.spelt_bytes(name) for name in prepared.splits if name != "train"},
         fill=fill,
-        shard=partial(shared, fully=settings.strategy == "fsdp", offload=settings.cpu_offload)
+        shard=partial(
+            shared,
+            fully=settings.strategy == "fsdp",
+            offload=settings.cpu_offload,
+            narrow=NARROW.get(pick_precision(settings.precision, device_type(settings.accelerator))),
+        )
         if settings.strategy in SHARDED
         else None,
         offload=settings.cpu_offload,

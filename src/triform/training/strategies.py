@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.optim import Adafactor, Optimizer
 
 from triform.layers.block import Block
@@ -25,6 +26,9 @@ DATA, TENSOR = "data_parallel", "tensor_parallel"
 
 SHARDED = ("fsdp", "tensor_parallel")
 """Strategies under which a rank holds a part of the model."""
+
+NARROW = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""What `trainer.precision` multiplies matrices in, where that is narrower than the weights."""
 
 
 def strategy_of(
@@ -117,32 +121,60 @@ def check_sharding(name: str, tensor_parallel: int, model: nn.Module, optimizer:
     share(model, Ranks(None, tensor_parallel, 0))
 
 
-def shared(model: nn.Module, mesh: DeviceMesh, fully: bool, offload: bool = False) -> Layout:
+def shared(
+    model: nn.Module, mesh: DeviceMesh, fully: bool, offload: bool = False, narrow: torch.dtype | None = None
+) -> Layout:
     """Cut a model that is still on the meta device to what this rank holds.
 
     Args:
         fully: cut it over the ranks that read different rows, too.
         offload: then keep that, with gradients and the optimizer's state, in main memory.
+        narrow: and send blocks in this type, see `fully_sharded`; None: in their own.
     """
     ranks = Ranks(mesh[TENSOR].get_group(), mesh[TENSOR].size(), mesh[TENSOR].get_local_rank())
     layout = share(model, ranks) if ranks.size > 1 else Layout()
     if fully:
-        fully_sharded(model, mesh, CPUOffloadPolicy() if offload else OffloadPolicy())
+        fully_sharded(model, mesh, CPUOffloadPolicy() if offload else OffloadPolicy(), narrow)
     return layout
 
 
-def fully_sharded(model: nn.Module, mesh: DeviceMesh, offload: OffloadPolicy) -> None:
+def fully_sharded(model: nn.Module, mesh: DeviceMesh, offload: OffloadPolicy, narrow: torch.dtype | None) -> None:
     """Cut a model by FSDP2: each block is put together for its own forward and backward pass alone.
 
     What is outside of the blocks stays together from the forward pass to the backward pass, as the head is called in
     between by itself, and a tied one reads the embedding's table.
+
+    Args:
+        narrow: the type that autocast multiplies matrices in; None: there is no autocast. Blocks are put together in
+            it, which halves what is sent and leaves autocast nothing to copy; gradients leave a block in it and are
+            added up in float32. What is computed in which type stays autocast's business, so that norms, scores and
+            the residual stream are as on one device. Unlike there, the gain and bias of a norm in a block, and their
+            gradient, are rounded to this type; tables and the last norm are not, which stay in float32.
     """
+    whole = MixedPrecisionPolicy(cast_forward_inputs=False)
+    inside = whole if narrow is None else MixedPrecisionPolicy(narrow, torch.float32, cast_forward_inputs=False)
     # Moved after each step by what all ranks know, without a gradient, and a number for each expert.
     apart = {p for m in model.modules() if isinstance(m, MixtureOfExperts) and (p := m.choice_bias) is not None}
     for module in model.modules():
         if isinstance(module, Block):
-            fully_shard(module, mesh=mesh[DATA], ignored_params=apart, offload_policy=offload)
-    fully_shard(model, mesh=mesh[DATA], ignored_params=apart, offload_policy=offload, reshard_after_forward=False)
+            fully_shard(module, mesh=mesh[DATA], ignored_params=apart, offload_policy=offload, mp_policy=inside)
+            if narrow is not None and mesh.device_type == "cpu":
+                for norm in (part for part in module.modules() if isinstance(part, nn.LayerNorm)):
+                    norm.forward = partial(_wide_norm, norm)  # type: ignore[method-assign]
+    fully_shard(
+        model,
+        mesh=mesh[DATA],
+        ignored_params=apart,
+        offload_policy=offload,
+        mp_policy=whole,
+        reshard_after_forward=False,
+    )
+
+
+def _wide_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    """In float32, as autocast has it on a GPU; on a CPU it does not, and torch refuses weights narrower than `x`."""
+    weight, bias = (None if p is None else p.float() for p in (norm.weight, norm.bias))
+    return nn.functional.layer_norm(x.float(), norm.normalized_shape, weight, bias, norm.eps).to(x.dtype)
 
 
 class Sharded(ModelParallelStrategy):
