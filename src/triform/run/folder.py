@@ -18,6 +18,8 @@ Finish = Callable[["RunFolder", Sequence[str]], None]
 """What the first rank does with a finished run's folder (and the packages that its config may name): pictures, samples,
 the printed report. An importable function."""
 
+_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads a config in 2 ms, Python alone in 30
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -124,7 +126,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         BadInput: it is missing, is no YAML, or holds something else.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_YAML)
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from error
     except RecursionError:
@@ -158,7 +160,7 @@ def read_overrides(folder: RunFolder) -> list[str]:
         BadInput: the file is missing or broken.
     """
     try:
-        typed = yaml.safe_load(folder.overrides.read_text(encoding="utf-8")) or []
+        typed = yaml.load(folder.overrides.read_text(encoding="utf-8"), Loader=_YAML) or []
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"{folder.overrides} cannot be read: {error}; put it back as the run wrote it") from error
     if not isinstance(typed, list) or not all(isinstance(word, str) for word in typed):

@@ -18,7 +18,6 @@ from triform.sweeps.manifest import FAILED, OVER, PREEMPTED, RUNNING, WAITING, J
 from triform.sweeps.samplers import Sampler
 from triform.sweeps.view import View, judged
 from triform.training import codes
-from triform.training.signals import PRUNE
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +143,7 @@ class Driver:
         folder = self.folder.run(job.number)
         try:
             if self._begun(job):
-                (folder.path / PRUNE).unlink(missing_ok=True)
+                prune_file(folder).unlink(missing_ok=True)
                 if folder.summary.exists():
                     mark(folder, status="preempted", error=None)  # until it says something itself
             else:
@@ -212,7 +211,14 @@ class Driver:
                 self._watched[job.number] = step
                 if self.sampler.watch(job.number, step, figure):
                     with suppress(OSError):
-                        (folder.path / PRUNE).touch()
+                        prune_file(folder).touch()
+
+
+def prune_file(folder: RunFolder) -> Path:
+    """What asks a run to end after its next validation."""
+    from triform.training.signals import PRUNE  # brings Lightning along, which the server of the jobs imports meanwhile
+
+    return folder.path / PRUNE
 
 
 def validations(folder: RunFolder, name: str) -> list[tuple[int, float]]:

@@ -24,7 +24,7 @@ from triform.sweeps.manifest import (
     counted,
     is_driven,
 )
-from triform.training.progress import duration, rate
+from triform.training.units import duration, rate
 
 LINE_SECONDS = 30.0
 """Between two lines about running jobs where there is no terminal."""
