@@ -190,6 +190,20 @@ def test_a_signal_among_the_first_imports_ends_with_75(tmp_path: Path, name: str
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.parametrize("fails", ["", "raise ImportError"])
+def test_a_signal_within_an_import_raises_when_that_is_over(tmp_path: Path, fails: str) -> None:
+    """C++ that a module begins with may end the process where Python raises."""
+    (tmp_path / "inner.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nbehind = True\n")
+    (tmp_path / "outer.py").write_text(f"import sys, inner\nsys.behind = inner.behind\n{fails}\n")
+    (tmp_path / "program.py").write_text(
+        "import sys\nfrom triform.training.stop import Preempted, stop\n"
+        "try:\n    with stop.listening():\n        import outer\n        sys.exit(1)\n"
+        "except Preempted:\n    sys.exit(3 if sys.behind and sys.getprofile() is None else 2)\n"
+    )
+    done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=WAIT)
+    assert done.returncode == 3, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1, 2, 4, 6, 8, 10])
 @pytest.mark.parametrize("devices", [1, 2])

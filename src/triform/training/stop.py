@@ -4,6 +4,7 @@ import atexit
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,9 @@ class Stop:
     A second Ctrl-C ends the process at once, exit code 130. Any other second signal does so with 75, but not within
     `AGAIN_SECONDS` of the first and not while a checkpoint is written (`writing`). After `settle` only Ctrl-C counts.
 
+    While a module is imported nothing is raised, but when it has been: libraries whose initialisation in C++ calls Python
+    end the process by SIGABRT where that raises (torch.distributed does).
+
     Python runs handlers between two instructions of its own only. A thread therefore hears signals too, and ends the
     process where the main thread is held in a library's code (a collective without a partner, the training of a
     tokenizer) and there is nothing to save, or a second signal forces it.
@@ -43,7 +47,7 @@ class Stop:
         self._first: float | None = None
         self._defer: Callable[[], None] | None = None
         self._writing = 0
-        self._settled = self._elsewhere = False
+        self._settled = self._elsewhere = self._importing = False
         self._heard = threading.Event()
         self._depth = 0
         self._before: dict[int, Any] = {}
@@ -157,6 +161,21 @@ class Stop:
             return
         self._first = self._first or time.monotonic()
         self._heard.set()
+        outermost = _import(frame) if self._defer is None else None
+        if outermost is None:
+            self._answer()
+            return
+        self._importing, before = True, sys.getprofile()
+
+        def watch(frame: Any, event: str, argument: Any) -> None:
+            if event == "return" and frame is outermost:
+                sys.setprofile(before)
+                self._importing = False
+                self._answer()
+
+        sys.setprofile(watch)
+
+    def _answer(self) -> None:
         if self._defer is None:
             raise Preempted
         self._defer()
@@ -182,7 +201,7 @@ class Stop:
             left = None if deadline == float("inf") else max(deadline - time.monotonic(), 0.0)
             ready, _, _ = select.select([pipe], [], [], left)
             if not ready:
-                if not self.asked and not self._elsewhere:  # the main thread has not come by
+                if (not self.asked or self._importing) and not self._elsewhere:  # the main thread has not come by
                     self._leave()
                 deadline = float("inf")
                 continue
@@ -198,6 +217,16 @@ class Stop:
                 elif self._defer is None:
                     deadline = time.monotonic() + REACT_SECONDS
                 self._first, seen = self._first or time.monotonic(), True
+
+
+def _import(frame: Any) -> Any:
+    """The outermost import that a frame is in; None: there is none."""
+    found = None
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            found = frame
+        frame = frame.f_back
+    return found
 
 
 def _leave_alone() -> None:
