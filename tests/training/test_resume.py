@@ -203,17 +203,20 @@ def outcome_step(folder: RunFolder) -> int:
 
 
 @pytest.mark.parametrize(
-    ("place", "count"),
+    ("place", "count", "callbacks"),
     [
-        ("rename", 19),
-        *(pytest.param(place, count, marks=pytest.mark.slow) for place, count in (("write", 9), ("micro-batch", 11))),
+        ("rename", 19, "ema"),
+        *(pytest.param(*case, "default", marks=pytest.mark.slow) for case in (("write", 9), ("micro-batch", 11))),
     ],
 )
-def test_two_ranks_that_write_their_parts_resume_bitwise(tmp_path: Path, place: str, count: int) -> None:
+def test_two_ranks_that_write_their_parts_resume_bitwise(
+    tmp_path: Path, place: str, count: int, callbacks: str
+) -> None:
     folders = []
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-        folders.append(make(tmp_path / name, "decoder", "trainer.devices=2", "trainer.strategy=fsdp"))
+        words = ("trainer.devices=2", "trainer.strategy=fsdp", f"callbacks={callbacks}")
+        folders.append(make(tmp_path / name, "decoder", *words))
     assert run(folders[0]) == 0
     assert run(folders[1], kill_at={place: count}) != 0
     assert run(folders[1], resume=True) == 0

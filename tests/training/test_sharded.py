@@ -5,15 +5,22 @@ import json
 import os
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
 from triform.layers.parallel import Piece
+from triform.run.ranks import launch
+from triform.training import sharded
+from triform.training.meeting import Meeting
 from triform.training.saving import (
     BEST,
     LAST,
@@ -185,6 +192,91 @@ def test_parts_that_make_no_whole_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"lacks 6 numbers of state_dict\.model\.embedding"):
         read_checkpoint(folder)
     assert json.loads((folder / MANIFEST).read_text().rpartition("\n")[0])["step"] == 1
+
+
+def test_each_rank_reads_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 3)
+    opened: list[str] = []
+    original = sharded.safe_open
+    monkeypatch.setattr(sharded, "safe_open", lambda path, kind: opened.append(path.name) or original(path, kind))
+    for rank in range(2):
+        found = read_checkpoint(tmp_path / LAST, rank)["state_dict"]
+        opened.clear()
+        for name in ("model.embedding", "model.head", "model.wide"):
+            piece = content(rank, 3)["state_dict"][name]
+            assert found[name].shape == whole(3)[name].shape
+            box = tuple(slice(o, o + n) for o, n in zip(piece.offset, piece.tensor.shape, strict=True))
+            assert torch.equal(found[name][box], piece.tensor)
+        assert opened == [f"part-{rank:05d}.safetensors"], "its own one, once"
+        assert torch.equal(found["model.same"][(slice(1, 4),)], whole(3)["model.same"][1:4])
+    assert opened == ["part-00001.safetensors", "part-00000.safetensors"]
+
+
+def test_any_box_can_be_read(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    found = read_checkpoint(tmp_path / LAST, 1)["state_dict"]
+    for name in ("model.embedding", "model.wide"):
+        rows, columns = whole(3)[name].shape
+        for top, bottom, left, right in product(*(range(n + 1) for n in (rows, rows, columns, columns))):
+            if top <= bottom and left <= right:
+                box = (slice(top, bottom), slice(left, right))
+                assert torch.equal(found[name][box], whole(3)[name][box])
+
+
+class Two(Meeting):
+    """Two ranks that are threads."""
+
+    def __init__(self, rank: int, said: dict[int, str], barrier: threading.Barrier) -> None:
+        super().__init__(1, timedelta(0))
+        self.rank, self.ranks, self.said, self.barrier = rank, 2, said, barrier
+
+    def told(self, own: str) -> list[str]:
+        self.said[self.rank] = own
+        self.barrier.wait()
+        of_all = [self.said[0], self.said[1]]
+        self.barrier.wait()
+        return of_all
+
+
+def test_ranks_find_damage_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each looks at some of the files, and both go on from the same checkpoint."""
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    hashed: list[str] = []
+    original = sharded._facts
+    monkeypatch.setattr(sharded, "_facts", lambda path: hashed.append(path.name) or original(path))
+
+    def both() -> list[Path | None]:
+        said, barrier = dict[int, str](), threading.Barrier(2, timeout=60)
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(lambda rank: newest(tmp_path, Two(rank, said, barrier)), range(2)))
+
+    assert both() == [tmp_path / LAST] * 2
+    assert sorted(hashed) == ["part-00000.safetensors", "part-00001.safetensors", "rest.ckpt"], "each file once"
+    for path in sorted((tmp_path / LAST).iterdir()):
+        data = path.read_bytes()
+        path.write_bytes(data[:-1])
+        assert both() == [tmp_path / PREVIOUS] * 2, path.name
+        path.write_bytes(data)
+    assert both() == [tmp_path / LAST] * 2
+
+
+def meet(folder: Path) -> int:
+    """One rank's part of a meeting before, and beside, a process group."""
+    meeting = Meeting(2, timedelta(seconds=60))
+    first = meeting.told(f"first of {meeting.rank}")
+    dist.init_process_group("gloo")
+    second = meeting.told(f"second of {meeting.rank}")
+    (folder / f"{dist.get_rank()}.json").write_text(json.dumps([first, second]))
+    dist.destroy_process_group()
+    return 0
+
+
+def test_ranks_meet_before_their_process_group_is_there(tmp_path: Path) -> None:
+    assert launch(2, meet, (tmp_path,)) == 0
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found == [["first of 0", "first of 1"], ["second of 0", "second of 1"]]
 
 
 def test_a_copy_of_pieces_is_as_large_as_what_the_rank_holds() -> None:

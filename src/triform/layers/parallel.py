@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 
@@ -29,6 +29,16 @@ class Piece:
     def cpu(self) -> "Piece":
         """Itself: who writes it copies it."""
         return self
+
+
+@runtime_checkable
+class Whole(Protocol):
+    """A tensor, or what is read as one, of which a part may be asked for."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    def __getitem__(self, box: tuple[slice, ...]) -> Tensor: ...
 
 
 class Layout:
@@ -78,15 +88,18 @@ class Layout:
 
     def piece(self, name: str, part: Tensor) -> Piece:
         """What this rank holds of a parameter, and where that is in the whole."""
-        rank = dist.get_rank()
+        alone = name in self.splits or self.place == 0
+        ours = alone and (isinstance(part, DTensor) or dist.get_rank() // self.copies == 0)
+        return Piece(local(part), self._offset(name, part), tuple(self.shape(name, part)), ours)
+
+    def _offset(self, name: str, part: Tensor) -> tuple[int, ...]:
+        """Where in the whole the first element is that this rank holds."""
+        offset = [0] * part.ndim
         if isinstance(part, DTensor):
-            _, found = compute_local_shape_and_global_offset(part.shape, part.device_mesh, part.placements)
-            offset, ours = list(found), name in self.splits or self.place == 0
-        else:
-            offset, ours = [0] * part.ndim, rank // self.copies == 0 and (name in self.splits or self.place == 0)
+            offset = list(compute_local_shape_and_global_offset(part.shape, part.device_mesh, part.placements)[1])
         if name in self.splits:
             offset[self.splits[name]] += self.place * part.shape[self.splits[name]]
-        return Piece(local(part), tuple(offset), tuple(self.shape(name, part)), ours)
+        return tuple(offset)
 
     def kept_of(self, name: str, part: Tensor, like: Tensor) -> Any:
         """The same of a part that is an ordinary tensor, of what is held as the parameter `like` is."""
@@ -96,17 +109,19 @@ class Layout:
             )
         return self.kept(name, part)
 
-    def part(self, name: str, whole: Tensor, like: Tensor) -> Tensor:
-        """What this rank holds of it, as `like` is held."""
-        if name in self.splits:
-            # Copied: a fused optimizer reads its state as if it were contiguous.
-            whole = whole.chunk(self.copies, dim=self.splits[name])[self.place].clone(
-                memory_format=torch.contiguous_format
-            )
-        whole = whole.to(like.device)
+    def part(self, name: str, whole: Whole, like: Tensor) -> Tensor:
+        """What this rank holds of it, as `like` is held; no more of it is read."""
+        sizes = local(like).shape
+        part = whole[tuple(slice(first, first + n) for first, n in zip(self._offset(name, like), sizes, strict=True))]
+        if part.shape != whole.shape:
+            # Copied: a fused optimizer reads its state as if it were contiguous, and the whole is not to be kept.
+            part = part.clone(memory_format=torch.contiguous_format)
+        part = part.to(like.device)
         if isinstance(like, DTensor):
-            return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
-        return whole
+            return DTensor.from_local(
+                part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+            )
+        return part
 
     def shape(self, name: str, part: Tensor) -> torch.Size:
         """Of the whole."""
@@ -150,7 +165,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def put(parameter: Tensor, layout: Layout, name: str, whole: Tensor) -> None:
+def put(parameter: Tensor, layout: Layout, name: str, whole: Whole) -> None:
     """Fill this rank's part of a parameter."""
     local(parameter).copy_(local(layout.part(name, whole, parameter)))
 

@@ -272,9 +272,9 @@ def _mapped(state: Mapping[str, Any], change: Callable[[list[Tensor]], list[Any]
     def changed(value: Any) -> Any:
         if not isinstance(value, list | tuple) or not value:
             return value
-        if isinstance(value[0], Tensor):
-            return change(list(value))
-        return [changed(one) for one in value]
+        if isinstance(value[0], list | tuple):
+            return [changed(one) for one in value]
+        return change(list(value))  # tensors, or what is read as they are
 
     return {key: changed(value) for key, value in state.items()}
 

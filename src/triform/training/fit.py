@@ -33,9 +33,10 @@ from triform.training.codes import FINISHED, PREEMPTED
 from triform.training.dossier import replay_until
 from triform.training.guards import Guard
 from triform.training.hardware import device_type, matmul_ceiling, pick_precision, rank
+from triform.training.meeting import Meeting
 from triform.training.progress import Progress
 from triform.training.record import TRAIN, Metrics, Record, Summary
-from triform.training.saving import AtomicCheckpointIO, newest, read_checkpoint, set_aside, sweep
+from triform.training.saving import AtomicCheckpointIO, fault, newest, read_checkpoint, set_aside, sweep
 from triform.training.schedules import Schedule
 from triform.training.signals import Preempted, Preemption, Pruned
 from triform.training.strategies import (
@@ -183,7 +184,8 @@ def fit(
     split = task.final_split = "test" if settings.test and "test" in prepared.splits else "validation"
     with preemption, saving, watchdog or nullcontext():
         try:
-            start = newest(checkpoints.folder) if resume else None
+            meeting = Meeting(settings.devices * settings.num_nodes, patience(settings.timeout))
+            start = newest(checkpoints.folder, meeting) if resume else None
             if start is not None:
                 task.fill = None
             if start is not None and rank() == 0:
@@ -194,7 +196,10 @@ def fit(
                 trainer.validate(task, datamodule=data, verbose=False)
             saving.wait()
             trainer.strategy.barrier("best checkpoint")
-            task.take(read_checkpoint(checkpoints.best_or_last)["state_dict"])
+            in_parts = settings.strategy in SHARDED
+            if in_parts and (failure := fault(checkpoints.best_or_last, meeting)):
+                raise ValueError(failure)
+            task.take(read_checkpoint(checkpoints.best_or_last, rank() if in_parts else None)["state_dict"])
             trainer.test(task, data.loader(split), verbose=False)
         except Preempted:
             record.stopped(trainer.global_step, task)

@@ -18,12 +18,15 @@ from torch import Tensor
 
 from triform.layers.parallel import Piece
 from triform.training import sharded
-from triform.training.sealed import check, read_sealed, sync_folder, write_sealed
+from triform.training.meeting import ALONE, Meeting
+from triform.training.reading import BEST, LAST
+from triform.training.reading import read_checkpoint as read_checkpoint
+from triform.training.sealed import check, sync_folder, write_sealed
 from triform.training.stop import stop
 
 log = logging.getLogger(__name__)
 
-LAST, BEST, PREVIOUS = "last.ckpt", "best.ckpt", "previous.ckpt"
+PREVIOUS = "previous.ckpt"
 DAMAGED = "damaged.ckpt"
 """A `last` that was found damaged when another one was gone on from."""
 
@@ -183,38 +186,48 @@ def no_room(error: BaseException, run: Path) -> NotSaved | None:
     return found
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Tensors, numbers, texts and their containers; never an object.
-
-    Raises:
-        ValueError: the file is missing, damaged, or something else.
-    """
-    found = sharded.read_parts(path) if path.is_dir() else read_sealed(path)
-    if not isinstance(found, dict) or not isinstance(found.get("state_dict"), Mapping):
-        raise ValueError(f"{path} is no checkpoint: it holds no state_dict; put a good checkpoint in its place")
-    return found
-
-
-def newest(folder: Path) -> Path | None:
+def newest(folder: Path, meeting: Meeting = ALONE) -> Path | None:
     """The checkpoint to go on from: `last`, or where that is missing or damaged `previous` or `best`; None: none yet.
+
+    Args:
+        meeting: ranks that ask together; the same is returned, or raised, on all of them.
 
     Raises:
         ValueError: there are checkpoints, but none can be read.
     """
-    failures: list[ValueError] = []
+    failures: list[str] = []
     for path in (folder / LAST, folder / PREVIOUS, folder / BEST):
-        if os.path.lexists(path):
-            try:
-                (sharded.check_parts if path.is_dir() else check)(path)
-            except ValueError as error:
-                failures.append(error)
-            else:
-                for failure in failures:
-                    log.warning("%s", failure)
-                return path
+        failure = fault(path, meeting)
+        if failure is None:
+            for said in failures if meeting.rank == 0 else ():
+                log.warning("%s", said)
+            return path
+        failures += [failure] if failure else []
     if failures:
         raise ValueError(f"{failures[0]}; or start anew with: triform rerun {folder.parent}")
     return None
+
+
+def fault(path: Path, meeting: Meeting) -> str | None:
+    """What is wrong with a checkpoint, as ranks find together, each looking at some of its files; None: nothing.
+
+    Empty where there is none.
+    """
+    found = "good"
+    if not os.path.lexists(path):
+        found = ""
+    elif path.is_dir() or meeting.rank == 0:
+        try:
+            if path.is_dir():
+                sharded.check_parts(path, meeting.rank, meeting.ranks)
+            else:
+                check(path)
+        except ValueError as error:
+            found = str(error)
+    of_all = meeting.told(found)
+    if not of_all[0]:
+        return ""
+    return next((one for one in of_all if one != "good"), None)
 
 
 def set_aside(folder: Path, start: Path) -> None:

@@ -10,7 +10,8 @@ step. The parts are written as `torch.distributed.checkpoint` (DCP) writes safet
 reads them onto any mesh. Its own format is not used, as it takes pickle to read.
 
 Ranks do not talk while they write, so that they may do it beside training: each leaves word of its part beside it, and
-the first rank, when all have, writes the manifest and gives the folder its name.
+the first rank, when all have, writes the manifest and gives the folder its name. When a run goes on, each rank compares
+some of the files with the manifest, and reads of each tensor what it holds itself.
 """
 
 import hashlib
@@ -19,8 +20,9 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -148,13 +150,16 @@ def forget(folder: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def check_parts(folder: Path) -> None:
+def check_parts(folder: Path, rank: int = 0, ranks: int = 1) -> None:
     """Refuse a folder that is not as it was written.
+
+    Args:
+        rank: this one of `ranks`, which look at some of the files each.
 
     Raises:
         ValueError: a file is missing or damaged.
     """
-    for name, facts in manifest(folder)["files"].items():
+    for name, facts in list(manifest(folder)["files"].items())[rank::ranks]:
         path = folder / name
         if not path.is_file() or _facts(path) != facts:
             raise ValueError(
@@ -183,45 +188,102 @@ def manifest(folder: Path) -> dict[str, Any]:
     return found
 
 
-def read_parts(folder: Path) -> Any:
-    """What the ranks wrote, each tensor whole, on the CPU.
+def read_parts(folder: Path, rank: int | None = None) -> Any:
+    """What the ranks wrote, on the CPU.
+
+    Args:
+        rank: this one, which gets a `Parted` for each tensor in the parts, and has seen to it that `check_parts` was
+            asked; None: all tensors are read, whole, once that has been done here.
 
     Raises:
         ValueError: a file is missing or damaged, or the parts do not make a whole.
     """
-    check_parts(folder)
-    rest = read_sealed(folder / REST)
-    known: dict[str, Tensor] = {}
-    missing: dict[str, int] = {}
+    if rank is None:
+        check_parts(folder)
+    parts = Parts(folder, rank or 0)
+    known: dict[str, Any] = {}
 
     def made(value: Any) -> Any:
         if isinstance(value, dict) and list(value) == [REFERENCE]:
             name, shape, kind = value[REFERENCE]
             if name not in known:
-                known[name] = torch.empty(shape, dtype=_dtype(kind))
-                missing[name] = known[name].numel()
+                known[name] = Parted(parts, name, torch.Size(shape), _dtype(kind))
+                if rank is None:
+                    known[name] = known[name][tuple(slice(0, size) for size in shape)]
             return known[name]
         if isinstance(value, dict):
             return {key: made(item) for key, item in value.items()}
         return type(value)(made(item) for item in value) if isinstance(value, list | tuple) else value
 
-    content = made(rest)
-    for name in manifest(folder)["files"]:
-        if name == REST:
-            continue
-        with safe_open(folder / name, "pt") as file:
-            offsets = json.loads(file.metadata()["DCP_SHARDING_INFO"])
-            for key in file.keys():  # noqa: SIM118
-                part, offset = file.get_tensor(key), offsets[key]["saved_offsets"]
-                if key not in known:
-                    raise ValueError(f"{folder} has {key} in {name}, of which {REST} says nothing")
-                box = tuple(slice(start, start + size) for start, size in zip(offset, part.shape, strict=True))
-                known[key][box] = part
-                missing[key] -= part.numel()
-    for key, n in missing.items():
-        if n:
-            raise ValueError(f"{folder} lacks {n:,} numbers of {key}; put a good checkpoint in its place")
-    return content
+    return made(read_sealed(folder / REST))
+
+
+class Parts:
+    """The parts in a folder, opened as they are needed.
+
+    Args:
+        first: number of the part to look into first, then those before it: what ranks of several groups hold alike is
+            written by the first of them.
+    """
+
+    def __init__(self, folder: Path, first: int) -> None:
+        self.folder = folder
+        names = sorted(name for name in manifest(folder)["files"] if name != REST)
+        first %= max(len(names), 1)
+        self._names = [*names[first::-1], *names[:first:-1]]
+        self._open: dict[str, tuple[Any, dict[str, Any]]] = {}
+
+    def pieces(self, name: str) -> Iterator[tuple[tuple[int, ...], Any]]:
+        """Offset of each piece of a tensor, and the piece, of which slices can be read."""
+        for file in self._names:
+            if file not in self._open:
+                opened = safe_open(self.folder / file, "pt")
+                self._open[file] = opened, json.loads(opened.metadata()["DCP_SHARDING_INFO"])
+            opened, offsets = self._open[file]
+            if name in offsets:
+                yield tuple(offsets[name]["saved_offsets"]), opened.get_slice(name)
+
+
+@dataclass(frozen=True)
+class Parted:
+    """A tensor that is in several parts, read as far as it is asked for."""
+
+    parts: Parts
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+
+    def __getitem__(self, box: tuple[slice, ...]) -> Tensor:
+        """A box of it, given by where it starts and stops on each axis.
+
+        Raises:
+            ValueError: the parts do not have all of it.
+        """
+        found = torch.empty([along.stop - along.start for along in box], dtype=self.dtype)
+        missing = found.numel()
+        for offset, piece in self.parts.pieces(self.name) if missing else ():
+            common = [
+                (max(along.start, first), min(along.stop, first + size))
+                for along, first, size in zip(box, offset, piece.get_shape(), strict=True)
+            ]
+            if all(start < stop for start, stop in common):
+                inside = zip(common, box, offset, strict=True)
+                to, of = zip(
+                    *(
+                        (slice(start - along.start, stop - along.start), slice(start - first, stop - first))
+                        for (start, stop), along, first in inside
+                    ),
+                    strict=True,
+                )
+                found[to] = piece[of]
+                missing -= found[to].numel()
+                if not missing:
+                    break
+        if missing:
+            raise ValueError(
+                f"{self.parts.folder} lacks {missing:,} numbers of {self.name}; put a good checkpoint in its place"
+            )
+        return found
 
 
 def _dtype(kind: str) -> torch.dtype:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from triform.layers.parallel import Layout
 from triform.layers.tensor_parallel import Ranks, share
 from triform.tasks.task import Task
 from triform.training.optimizers import Joint
+from triform.training.saving import read_checkpoint
 
 DATA, TENSOR = "data_parallel", "tensor_parallel"
 """Dimensions of the mesh of devices, as Lightning names them."""
@@ -197,7 +199,9 @@ class Sharded(ModelParallelStrategy):
     def setup_environment(self) -> None:
         super().setup_environment()
         assert self.device_mesh is not None
-        for group in self.device_mesh.get_all_groups():  # which are made with torch's own limit
+        # Lightning makes the mesh, and torch its groups with a limit of their own: 10 minutes under NCCL, by which a
+        # rank that is slow would end the job before the watchdog has told where. There is no public way to another.
+        for group in self.device_mesh.get_all_groups():
             dist.distributed_c10d._set_pg_timeout(self.timeout, group)
 
     @property
@@ -240,7 +244,7 @@ class Sharded(ModelParallelStrategy):
                 name, parameter = of[number]
                 shape = layout.shape(name, parameter)
                 parts[number] = {
-                    key: layout.part(name, v, parameter) if isinstance(v, Tensor) and v.shape == shape and v.ndim else v
+                    key: layout.part(name, v, parameter) if len(shape) and getattr(v, "shape", None) == shape else v
                     for key, v in values.items()
                 }
             optimizer.load_state_dict({**state, "state": parts})
@@ -250,7 +254,8 @@ class Sharded(ModelParallelStrategy):
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        return self.checkpoint_io.load_checkpoint(checkpoint_path)
+        """As far as this rank needs it; ranks have found it good together."""
+        return read_checkpoint(Path(checkpoint_path), dist.get_rank())
 
 
 def _numbered(optimizer: Optimizer, task: Task) -> Iterator[tuple[int, tuple[str, Tensor]]]:
