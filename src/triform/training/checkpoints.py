@@ -4,9 +4,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from torch import nn
+from torch.optim import Optimizer
 
+from triform.layers.parallel import local
 from triform.tasks.task import Task
 from triform.training.budget import Budget
 from triform.training.saving import BEST, LAST, AtomicCheckpointIO, link
@@ -76,6 +80,8 @@ class Checkpoints(Checkpoint):
     # When
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for optimizer in trainer.optimizers:
+            check_state(optimizer, pl_module)
         if self.validation_missed:
             trainer.validating = True
             trainer.fit_loop.epoch_loop.val_loop.run()
@@ -144,3 +150,25 @@ class Checkpoints(Checkpoint):
         self.saving.wait()
         stop.settle()
         raise Preempted
+
+
+def check_state(optimizer: Optimizer, module: nn.Module) -> None:
+    """Refuse an optimizer's state that is not as large as its parameters.
+
+    A fused optimizer takes from memory as many numbers as the parameter has, and puts as many there, whatever the size
+    of its state: with a smaller one, from a file, it would write over what is behind it.
+
+    Raises:
+        ValueError: it names the parameter.
+    """
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    for part in getattr(optimizer, "parts", [optimizer]):
+        for group in part.param_groups:
+            for parameter in group["params"] if group.get("fused") else ():
+                for key, value in part.state.get(parameter, {}).items():
+                    expected = torch.Size() if key == "step" else local(parameter).shape
+                    if local(value).shape != expected:
+                        raise ValueError(
+                            f"the checkpoint's {key} of {names[id(parameter)]} has shape {list(local(value).shape)}, "
+                            f"its optimizer needs {list(expected)}; put a good checkpoint in its place"
+                        )
