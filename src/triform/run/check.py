@@ -17,6 +17,7 @@ from triform.run.errors import BadInput, nearest
 from triform.run.folder import read_mapping
 from triform.run.help import conf_dir
 from triform.run.secrets import check_secrets
+from triform.training.codes import POLICIES
 
 NEEDED = ("seq_len", "batch_size", "batch_tokens", "num_workers")
 LOADER = (*NEEDED, "packing", "weights", "streaming", "shuffle_mb", "validation_mb")
@@ -65,7 +66,6 @@ _CHOICES = {
     "trainer.precision": ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true", "float8"),
     "trainer.strategy": ("auto", "ddp", "fsdp", "tensor_parallel"),
     "trainer.cpu_offload": (True, False),
-    "trainer.activation_checkpointing": ("none", "block", "selective"),
     "trainer.profiler": (None, "simple", "pytorch"),
     "trainer.async_save": (True, False),
     "trainer.save_parts": (True, False),
@@ -73,7 +73,7 @@ _CHOICES = {
     "trainer.deterministic": (True, False),
     "trainer.overfit": (True, False),
     "trainer.test": (True, False),
-    "trainer.non_finite": ("stop", "skip"),
+    "trainer.non_finite": POLICIES,
     "traceback": (True, False),
 }
 
@@ -141,7 +141,9 @@ def check_keys(config: Mapping[str, Any]) -> None:
 
 def check_values(config: Mapping[str, Any]) -> None:
     """Refuse values of the runner's own keys that mean nothing."""
-    for key, choices in _CHOICES.items():
+    from triform.layers.recompute import MODES  # here, as torch takes time
+
+    for key, choices in (_CHOICES | {"trainer.activation_checkpointing": MODES}).items():
         value = _get(config, key)
         if value not in choices or (isinstance(value, int) and not isinstance(value, bool)):
             names = ["null" if choice is None else str(choice).lower() for choice in choices]

@@ -8,6 +8,9 @@ FINISHED, FAILED, BAD_INPUT, PREEMPTED = 0, 1, 2, 75
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 """They ask a run to save a checkpoint and end."""
 
+POLICIES = ("stop", "skip")
+"""What a run may do about a step whose numbers are not finite."""
+
 FIRST_ERROR = ".failure"
 """File in a run's folder: the error that comes first, while the run is not resumed."""
 

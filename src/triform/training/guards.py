@@ -18,11 +18,10 @@ from triform.data.module import DataModule
 from triform.layers.parallel import local
 from triform.tasks.objective import Batch
 from triform.tasks.task import Task
+from triform.training.codes import POLICIES
 from triform.training.dossier import Dossier
 from triform.training.record import peak_memory_bytes
 from triform.training.stop import Preempted
-
-POLICIES = ("stop", "skip")
 
 
 class NotFinite(FloatingPointError):
