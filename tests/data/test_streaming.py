@@ -53,6 +53,25 @@ def test_workers_change_nothing(made: Made, changes: dict[str, Any], workers: in
     assert list(made(**changes, num_workers=workers).train_dataloader()) == alone
 
 
+def test_windows_without_a_row_are_not_kept_in_mind(tmp_path: Path) -> None:
+    """A batch is fetched ahead: what a checkpoint needs of the step before must be known behind many of them."""
+    rows = [json.dumps({"text": f"some text, {i}" if i % 90 == 5 else "", "note": 280 * "x"}) for i in range(400)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows) + "\n")
+    (tmp_path / "b.txt").write_text("some other text to be validated on")
+    source = Streamed(TextFiles([f"{tmp_path}/a.jsonl"], [f"{tmp_path}/b.txt"], None, 0.1, "utf-8", None), 1e-4)
+    prepared = prepare(source, Byte(), tmp_path / "cache", progress=False)
+    data = at(DataModule(prepared, collate, 4, 5, None, 0, 11, 1, corpus=source.corpus(300, 11)))
+    data.total_steps = 12
+    stream = iter(data.train_dataloader())
+    next(stream)
+    for step in range(11):
+        next(stream)
+        data.trainer.global_step = step
+        assert data.state_dict()["mark"][0] <= step
+    with pytest.raises(ValueError, match=r"Streaming: step -1 lies more than \d+ windows .*; set data\.num_workers=0"):
+        data.training.state(-1)
+
+
 @pytest.mark.parametrize("changes", [{}, PACKED])
 def test_goes_on_at_any_step_from_what_a_checkpoint_holds(made: Made, changes: dict[str, Any]) -> None:
     """Also where one more batch has been fetched than used."""

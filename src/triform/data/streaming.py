@@ -185,7 +185,10 @@ class Stream:
         for worker in cycle(range(n)):
             for item in readers[worker]:
                 if isinstance(item, Position):
-                    self.marks.append(Mark(given // self.place.accumulate, item))
+                    mark = Mark(given // self.place.accumulate, item)
+                    if self.marks[-1].step == mark.step:  # the window before had no row
+                        self.marks.pop()
+                    self.marks.append(mark)
                     break
                 given += 1
                 yield item
@@ -247,4 +250,15 @@ class Streaming:
         self.marks = deque([Mark(first, Position(*position))])
 
     def _mark(self, step: int) -> Mark:
-        return next(mark for mark in reversed(self.marks) if mark.step <= step)
+        """The latest window that began by a step.
+
+        Raises:
+            ValueError: the stream is too far ahead of it.
+        """
+        found = next((mark for mark in reversed(self.marks) if mark.step <= step), None)
+        if found is None:
+            raise ValueError(
+                f"Streaming: step {step} lies more than {len(self.marks)} windows of text behind what has been read; "
+                "set data.num_workers=0, so that fewer are read ahead"
+            )
+        return found
