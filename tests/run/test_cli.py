@@ -230,3 +230,14 @@ def test_train_py_passes_the_exit_code_on(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert not list(tmp_path.iterdir())
+
+
+def test_who_uses_a_model_does_not_import_what_trains_it() -> None:
+    """Lightning takes longer to import than all else that `triform translate` needs, and Dynamo as long as torch."""
+    code = (
+        "import sys, triform.run.load, triform.run.sketch, triform.tasks.seq2seq; "
+        "from triform.models.blank import blank; from torch import nn\nwith blank(): nn.Linear(3, 4)\n"
+        "print(sorted({'lightning', 'torchmetrics', 'datasets', 'torch._dynamo'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from triform.data.tokenizers import Tokenizer
+from triform.models.blank import blank
 from triform.models.weights import check_weights
 from triform.run.check import check_record
 from triform.run.errors import BadInput, one_line
 from triform.run.folder import RunFolder, read_labels, resolve_run
 from triform.run.parts import model_factory, n_tokens, objective_of
 from triform.tasks.objective import Objective
-from triform.training.saving import BEST, LAST, read_checkpoint
+from triform.training.reading import BEST, LAST, read_checkpoint
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def open_run(run: str | Path, trust: Sequence[str] = ()) -> Loaded:
     tokenizer = Tokenizer.load(folder.tokenizer)
     try:
         objective = objective_of(config, tokenizer, read_labels(folder))
-        with torch.device("meta"):
+        with blank():
             model = model_factory(config, n_tokens(tokenizer, objective), objective.model_arguments())()
     except TypeError as error:  # a key of a part is missing, or is none
         raise BadInput(f"{folder.config}: {one_line(error)}; put the file back as the run wrote it") from error

@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from triform.data.corpus import MB
-from triform.data.module import DataModule
 from triform.data.prepare import Origin, Prepared, cached, prepare
 from triform.data.prepare import origin as origin_of
 from triform.data.sources.base import Source
@@ -25,8 +22,14 @@ from triform.run.errors import BadInput, one_line
 from triform.run.folder import RunFolder
 from triform.tasks.objective import Objective
 from triform.tasks.packing import packing
-from triform.training.fit import TrainerSettings
 from triform.training.hardware import rank
+
+if TYPE_CHECKING:  # Lightning takes seconds to import, and who only uses a model needs none of it
+    from lightning.pytorch.callbacks import Callback
+    from lightning.pytorch.loggers import Logger
+
+    from triform.data.module import DataModule
+    from triform.training.fit import TrainerSettings
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ class Parts:
     objective: Objective
     optimizer: Callable[[nn.Module], Any]
     schedule: Callable[..., float]
-    data: DataModule
-    settings: TrainerSettings
-    callbacks: Sequence[Callback]
+    data: "DataModule"
+    settings: "TrainerSettings"
+    callbacks: Sequence["Callback"]
     fill: Callable[[nn.Module], None] | None
 
 
@@ -149,6 +152,8 @@ def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:
     Raises:
         ValueError: a constructor refused its arguments; `model.vocab_size` is below the tokenizer's.
     """
+    from triform.training.fit import TrainerSettings
+
     trust = config["trust"]
     objective = objective_of(config, prepared.tokenizer, prepared.labels)
     trainer = dict(config["trainer"], devices=devices(config)[1])
@@ -164,12 +169,14 @@ def parts(config: Mapping[str, Any], prepared: Prepared) -> Parts:
     )
 
 
-def data_module(config: Mapping[str, Any], prepared: Prepared, objective: Objective) -> DataModule:
+def data_module(config: Mapping[str, Any], prepared: Prepared, objective: Objective) -> "DataModule":
     """The loaders of a run's data.
 
     Raises:
         ValueError: rows or batches that do not fit the data.
     """
+    from triform.data.module import DataModule
+
     source = _source(config)[0] if config["data"].get("streaming") else None
     return DataModule(
         prepared=prepared,
@@ -220,7 +227,7 @@ def objective_of(config: Mapping[str, Any], tokenizer: Tokenizer | None, labels:
     )
 
 
-def loggers(config: Mapping[str, Any], folder: RunFolder) -> list[Logger]:
+def loggers(config: Mapping[str, Any], folder: RunFolder) -> "list[Logger]":
     """The experiment tracker that `logger` names; none for `logger=csv`."""
     node = config["logger"]
     if not node.get("_target_"):

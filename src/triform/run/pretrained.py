@@ -23,6 +23,7 @@ from triform.interop.architecture import Architecture, Settings
 from triform.interop.convert import to_ours, to_theirs
 from triform.interop.files import CONFIG, WEIGHTS, Tensors, local_folder, read_config
 from triform.layers.lora import merge
+from triform.models.blank import blank
 from triform.models.describe import described
 from triform.models.encoder_decoder import spelled_out
 from triform.models.weights import check_weights
@@ -57,7 +58,7 @@ class Pretrained:
             ValueError: its config names what no model has, or may not be named.
         """
         try:
-            with torch.device("meta"):
+            with blank():
                 model: nn.Module = build(self.node, self.trust, "model")()
         except TypeError as error:  # a key of a part is missing, is none, or has another type
             raise BadInput(f"{self.folder / CONFIG}: {one_line(error)}; put the file back as it was") from error
@@ -274,7 +275,7 @@ def published(model: nn.Module, node: Mapping[str, Any]) -> tuple[Architecture, 
             config.setdefault("architectures", [architecture.classes[0]])
             settings = Settings(config, architecture.defaults, CONFIG)
             tensors = to_theirs(architecture, model, settings)
-            with torch.device("meta"):
+            with blank():
                 again = build(_node(architecture, settings, tensors), (), "model")()
         except (LookupError, AttributeError, TypeError, ValueError):
             continue

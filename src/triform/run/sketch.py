@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
-from triform.data.module import DataModule
 from triform.data.prepare import Prepared
 from triform.data.tokenizers import Tokenizer
+from triform.models.blank import blank
 from triform.run.build import locate
 from triform.run.parts import data_module, loader, model_factory, n_tokens, objective_of
 from triform.training.budget import ENDLESS, budget
+
+if TYPE_CHECKING:
+    from triform.data.module import DataModule
 
 ASSUMED_TOKENS, ASSUMED_LABELS = 256, 2
 LABELLED = frozenset(("labelled", "multilabelled", "tagged", "images"))
@@ -41,7 +43,7 @@ class Sketch:
         Raises:
             ValueError: a size or part is refused.
         """
-        with torch.device("meta"):
+        with blank():
             return model_factory(config, self.n_tokens, self.arguments)()
 
 
@@ -114,6 +116,6 @@ def effort(config: Mapping[str, Any], prepared: Prepared | None) -> Effort:
     return Effort(most, None if most is None else most * each, False, hours)
 
 
-def module(config: Mapping[str, Any], prepared: Prepared) -> DataModule:
+def module(config: Mapping[str, Any], prepared: Prepared) -> "DataModule":
     """The loaders of a run's data."""
     return data_module(config, prepared, objective_of(config, prepared.tokenizer, prepared.labels))
