@@ -5,6 +5,7 @@
 PYTHON ?=
 VENV := .venv
 READY := $(VENV)/ready
+BENCH := $(VENV)/bench
 BIN := $(VENV)/bin
 ARGS ?=
 
@@ -53,8 +54,8 @@ format: $(READY)  ## format and fix what can be fixed mechanically
 hooks: $(READY)  ## run the checks before each commit
 	$(BIN)/pre-commit install
 
-bench: $(READY)  ## what the framework costs and what each recipe reaches, measured here; takes a while
-	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
+bench: $(BENCH)  ## the figures of README.md measured here, beside the libraries one would use instead; ten minutes on two cores
+	@$(BIN)/python benchmarks/table.py $(ARGS)
 
 clean:  ## remove the virtual environment, caches and builds; runs in outputs/ stay
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
@@ -74,4 +75,8 @@ $(READY): pyproject.toml constraints.txt
 		exit 1; \
 	fi; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(BENCH): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[bench]'
 	@touch $@
