@@ -17,7 +17,6 @@ from triform.run.folder import RunFolder, write_whole
 from triform.run.job import rank_main, training
 from triform.run.ranks import SAVE_SECONDS, Processes, rank_environments
 from triform.sweeps.launcher import Ended, Launcher, Ready
-from triform.training.hardware import rank
 
 MEMORY = 2 * 2**30
 """Bytes that `jobs=auto` reckons with for each process on a CPU: importing takes a quarter of it."""
@@ -141,6 +140,7 @@ class Local(Launcher):
 def run_rank(path: Path, trust: tuple[str, ...]) -> int:
     """One rank of a job, whose output goes to the log in its folder."""
     from triform.analysis.finish import finish
+    from triform.training.hardware import rank
 
     folder = RunFolder(path)
     said_by(folder)
@@ -158,6 +158,8 @@ def run_rank(path: Path, trust: tuple[str, ...]) -> int:
 
 def said_by(folder: RunFolder) -> None:
     """Let what this process writes to the terminal go to its log, also what no Python code writes."""
+    from triform.training.hardware import rank
+
     sys.stdout.flush()
     sys.stderr.flush()
     with folder.log(rank()).open("a", encoding="utf-8") as log, open(os.devnull, "w") as nowhere:

@@ -89,6 +89,7 @@ def start(manifest: Manifest, chosen: Sampler, name: str | None, retry: bool) ->
     Raises:
         ValueError: bad input in any of the jobs; nothing has run.
     """
+    warm_up(manifest.launcher)
     example = chosen.example()
     if example is None:
         raise BadInput("the sweep has no job; give a key several values, as seed=0,1")
@@ -147,6 +148,7 @@ def go_on(
     with held(folder):
         manifest = folder.read()
         manifest.launcher |= launcher or {}
+        warm_up(manifest.launcher)
         chosen = widened(manifest, widen, trials)
         running = launcher_of(manifest.launcher, folder, chosen.adaptive)
         composed = plan(manifest, chosen, running, trust, reconcile(folder, manifest))
@@ -272,6 +274,14 @@ def compare(folder: SweepFolder, manifest: Manifest) -> None:
         print(f"warning: the runs are kept, their comparison failed ({reason})", file=sys.stderr, flush=True)
 
 
+def warm_up(settings: Mapping[str, Any]) -> None:
+    """Have the server of local jobs import what they need, while this process does the same to check them."""
+    if settings["launcher"] == "local":
+        from triform.sweeps.local import PRELOAD
+
+        warm(PRELOAD)
+
+
 def launcher_of(settings: Mapping[str, Any], folder: SweepFolder, adaptive: bool) -> Launcher:
     """What `hydra.launcher` asks for.
 
@@ -283,9 +293,8 @@ def launcher_of(settings: Mapping[str, Any], folder: SweepFolder, adaptive: bool
     """
     kind = settings["launcher"]
     if kind == "local":
-        from triform.sweeps.local import PRELOAD, Local, visible_gpus
+        from triform.sweeps.local import Local, visible_gpus
 
-        warm(PRELOAD)
         jobs = None if settings["jobs"] == "auto" else _number(settings, "jobs")
         return Local(jobs, _number(settings, "per_gpu"), visible_gpus())
     if kind == "slurm":
