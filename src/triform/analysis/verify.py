@@ -1,109 +1,25 @@
-"""Whether a recipe still does what it did: its short form, run again, beside what several seeds of it did.
+"""Whether a recipe still does what it did: its short form, run again.
 
-A recipe `conf/experiment/NAME.yaml` may have a record `NAME.json` beside it: the overrides of the short form, and the
-losses of some runs of it along the way. Of a further run each of these points lies in a band that Student's t makes of
-the seeds' values: a prediction interval, so wide that all points together are inside with a chance of `LEVEL` where
-nothing has changed (Bonferroni).
+A recipe `conf/experiment/NAME.yaml` may have a record `NAME.json` beside it: the overrides of the short form, and what
+some seeds of it did.
 """
 
 import json
-import math
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from scipy.special import stdtrit
-
-from triform.analysis.compare.variants import flat
-from triform.analysis.runs import Run, read_run
-from triform.data.prepare import Prepared
-from triform.data.sources.base import digest
+from triform.analysis.bands import Made, Record, curves, is_unrecorded, judge, made, page, read_record, same_seed
+from triform.analysis.runs import read_run
 from triform.run import job
 from triform.run.compose import compose
 from triform.run.errors import BadInput, nearest
-from triform.run.folder import RunFolder, write_whole
+from triform.run.folder import RunFolder
 from triform.run.help import conf_dir
 from triform.run.parts import own_data
 from triform.training.codes import FINISHED
-
-LEVEL = 0.99
-"""Chance that an unchanged recipe is said to be so."""
-
-CURVES = ("train/loss", "validation/loss")
-"""What is judged: a measure such as accuracy follows from the loss, but is coarser."""
-
-N_POINTS = 6
-"""Of a curve, at equal distances; each is the mean of the values logged since the point before."""
-
-UNRECORDED = ("seed", "name", "trust", "traceback", "paths", "logger", "data.train_files", "data.validation_files")
-"""Of a config: what changes no figure, and where files lie (what is in them is recorded)."""
-
-
-@dataclass(frozen=True)
-class Made:
-    """What a run was made from, as far as its figures may depend on it."""
-
-    versions: dict[str, str | None]
-    cpu: str | None
-    threads: int
-    data: dict[str, str]
-    config: dict[str, Any]
-
-    def differences(self, now: "Made") -> list[str]:
-        """What is another in `now`, in words."""
-        found = []
-        for name in dict.fromkeys([*self.versions, *now.versions]):
-            before, after = self.versions.get(name), now.versions.get(name)
-            if before != after:
-                found.append(f"{name} {after}, recorded with {before}")
-        if self.threads != now.threads:
-            found.append(f"{now.threads} threads, recorded with {self.threads}")
-        if self.cpu != now.cpu:
-            found.append(f"processor {now.cpu}, recorded on {self.cpu}")
-        found += [f"data: the {name} split is another" for name in self.data if self.data[name] != now.data.get(name)]
-        absent = "absent"
-        for key in dict.fromkeys([*self.config, *now.config]):
-            before, after = self.config.get(key, absent), now.config.get(key, absent)
-            if before != after:
-                found.append(f"{key}={_word(after)}, recorded with {_word(before)}")
-        return found
-
-
-@dataclass(frozen=True)
-class Record:
-    """What several seeds of a recipe's short form did.
-
-    Attributes:
-        overrides: of the short form.
-        curves: metric -> step -> the value of each seed, in their order.
-    """
-
-    overrides: list[str]
-    seeds: list[int]
-    curves: dict[str, dict[int, list[float]]]
-    made: Made
-
-    def write(self, file: Path) -> None:
-        write_whole(file, json.dumps(asdict(self), indent=1) + "\n")
-
-
-@dataclass(frozen=True)
-class Point:
-    """A value of the run beside the band that it should lie in."""
-
-    metric: str
-    step: int
-    value: float
-    low: float
-    high: float
-
-    @property
-    def inside(self) -> bool:
-        return self.low <= self.value <= self.high  # never, if it is not finite
 
 
 @dataclass(frozen=True)
@@ -119,65 +35,73 @@ class Verdict:
     lines: tuple[str, ...] = ()
 
 
-def verify(name: str, overrides: Sequence[str], folders: Sequence[Path], n_seeds: int | None) -> Verdict:
-    """Run the short form of a recipe and judge its curve, or record it anew.
+@dataclass(frozen=True)
+class Ran:
+    """What a run that has finished did."""
+
+    seed: int
+    curves: dict[str, dict[int, float]]
+    made: Made
+
+
+def verify(name: str, overrides: Sequence[str], folders: Sequence[Path]) -> Verdict:
+    """Run the short form of a recipe, and judge its curve.
 
     Args:
-        overrides: besides those of the short form; of a new record the short form itself.
+        overrides: besides those of the short form.
         folders: config folders of the user's own.
-        n_seeds: of a new record; None: the recipe's own seed is run and judged.
 
     Raises:
         BadInput: there is no such recipe or no record, or the recipe can't be run.
     """
+    record = read_record(record_file(name, folders))
+    ran = _run(name, [*record.overrides, *overrides], folders)
+    if isinstance(ran, int):
+        return Verdict(ran)
+    points = judge(record, ran.curves)
+    lines = page(name, record, points, ran.seed, ran.made, same_seed(record, ran.seed, ran.curves))
+    return Verdict(FINISHED, all(point.inside for point in points), tuple(lines))
+
+
+def record(name: str, overrides: Sequence[str], folders: Sequence[Path], n_seeds: int) -> Verdict:
+    """Run some seeds of the short form of a recipe, from the recipe's own on, and write its record.
+
+    Args:
+        overrides: the short form, besides where the data is; none: as it was recorded before.
+
+    Raises:
+        BadInput: there is no such recipe, or it can't be run.
+    """
     file = record_file(name, folders)
-    if n_seeds is not None:
-        short = [word for word in overrides if not _is_unrecorded(word.partition("=")[0].lstrip("+~"))]
-        short = short or (read_record(file).overrides if file.is_file() else [])
-        return _record(
-            name, file, [*short, *(word for word in overrides if word not in short)], short, folders, n_seeds
-        )
-    record = read_record(file)
-    code, seed, run, now = _ran(name, [*record.overrides, *overrides], folders)
-    if run is None or now is None:
-        return Verdict(code)
-    found = curves(run.metrics)
-    points = judge(record, found)
-    lines = page(name, record, points, seed, now, same_seed(record, seed, found))
-    return Verdict(code, all(point.inside for point in points), tuple(lines))
-
-
-def _record(
-    name: str, file: Path, words: Sequence[str], short: Sequence[str], folders: Sequence[Path], n_seeds: int
-) -> Verdict:
-    seeds: list[int] = []
-    made_from: list[Made] = []
-    values: dict[str, dict[int, list[float]]] = {}
+    short = [word for word in overrides if not is_unrecorded(word.partition("=")[0].lstrip("+~"))]
+    if not short and file.is_file():
+        short = read_record(file).overrides
+    words = [*short, *(word for word in overrides if word not in short)]
+    seen: list[Ran] = []
     for i in range(n_seeds):
-        code, seed, run, now = _ran(name, [*words, *([f"seed={seeds[0] + i}"] if seeds else [])], folders)
-        if run is None or now is None:
-            return Verdict(code)
-        seeds.append(seed)
-        made_from.append(now)
-        for metric, points in curves(run.metrics).items():
-            for step, value in points.items():
-                values.setdefault(metric, {}).setdefault(step, []).append(value)
-    Record(list(short), seeds, values, made_from[0]).write(file)
-    return Verdict(code, True, (f"{file}: {n_seeds} seeds recorded",))
+        ran = _run(name, [*words, f"seed={seen[0].seed + i}"] if seen else words, folders)
+        if isinstance(ran, int):
+            return Verdict(ran)
+        seen.append(ran)
+    values = {
+        metric: {step: [ran.curves[metric][step] for ran in seen] for step in points}
+        for metric, points in seen[0].curves.items()
+    }
+    Record(short, [ran.seed for ran in seen], values, seen[0].made).write(file)
+    return Verdict(FINISHED, True, (f"{file}: {n_seeds} seeds recorded",))
 
 
-def _ran(name: str, words: Sequence[str], folders: Sequence[Path]) -> tuple[int, int, Run | None, Made | None]:
-    """Exit code and seed of a run of a recipe and, where it has finished, its record and what it was made from."""
+def _run(name: str, words: Sequence[str], folders: Sequence[Path]) -> Ran | int:
+    """What a run of a recipe did; its exit code where it has not finished."""
     typed = [f"experiment={name}", "logger=csv", "trainer.test=false", f"name=verify_{name}", *words]
     config = compose(typed, folders)
     outputs = Path(config["paths"]["outputs"]) / config["name"]
-    path = outputs / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(2)}"
-    code = job.run(config, typed, folder=path)
+    folder = RunFolder((outputs / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(2)}").absolute())
+    code = job.run(config, typed, folder=folder.path)
     if code != FINISHED:
-        return code, config["seed"], None, None
-    folder = RunFolder(path.resolve())
+        return code
     run, environment = read_run(folder.path), json.loads(folder.environment.read_text(encoding="utf-8"))
-    return code, config["seed"], run, made(run, own_data(folder, run.config), environment)
+    return Ran(config["seed"], curves(run.metrics), made(run, own_data(folder, run.config), environment))
 
 
 def record_file(name: str, folders: Sequence[Path] = ()) -> Path:
@@ -200,116 +124,3 @@ def record_file(name: str, folders: Sequence[Path] = ()) -> Path:
 def recorded() -> list[str]:
     """Names of triform's recipes that have a record."""
     return sorted(file.stem for file in (conf_dir() / "experiment").glob("*.json"))
-
-
-def read_record(file: Path) -> Record:
-    """A record.
-
-    Raises:
-        BadInput: there is none, or it is broken.
-    """
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        curves = {
-            metric: {int(step): [float(value) for value in values] for step, values in points.items()}
-            for metric, points in content["curves"].items()
-        }
-        record = Record(content["overrides"], content["seeds"], curves, Made(**content["made"]))
-    except FileNotFoundError:
-        raise BadInput(
-            f"{file.stem}: no run of this recipe is recorded; there are records of {', '.join(recorded())}, and "
-            f"triform verify {file.stem} --record 5 makes one"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"{file} is no record: {error}; put it back as triform verify --record wrote it") from error
-    return record
-
-
-def made(run: Run, prepared: Prepared, environment: Mapping[str, Any]) -> Made:
-    """What a run was made from, of its folder's record."""
-    config = {key: value for key, value in flat(run.config).items() if not _is_unrecorded(key)}
-    return Made(
-        versions={"python": environment["python"], **environment["versions"]},
-        cpu=environment["hardware"]["cpu"],
-        threads=environment["threads"]["torch"],
-        data={name: content(prepared.folder, name) for name in ("train", "validation") if name in prepared.splits},
-        config=config,
-    )
-
-
-def content(folder: Path, split: str) -> str:
-    """A hash of a split as it is read: tokens, labels and all, whichever files they came from."""
-    return digest(file.read_bytes() for file in sorted(folder.glob(f"{split}.*")))
-
-
-def curves(metrics: Mapping[str, np.ndarray]) -> dict[str, dict[int, float]]:
-    """The points of a run that are judged: metric -> step -> value."""
-    steps = metrics["step"]
-    found = {}
-    for metric in CURVES:
-        values = metrics.get(metric, np.full(len(steps), math.nan))
-        logged = ~np.isnan(values)
-        known, at = values[logged], steps[logged].astype(int)
-        pieces = np.array_split(np.arange(len(known)), min(N_POINTS, len(known))) if len(known) else []
-        found[metric] = {int(at[piece[-1]]): float(np.mean(known[piece])) for piece in pieces}
-    return found
-
-
-def judge(record: Record, found: Mapping[str, Mapping[int, float]]) -> list[Point]:
-    """The points of a run beside the bands of its recipe's record; one that the run has not is not a number."""
-    n_points = sum(len(points) for points in record.curves.values())
-    return [
-        Point(metric, step, found.get(metric, {}).get(step, math.nan), *band(values, n_points))
-        for metric, points in record.curves.items()
-        for step, values in points.items()
-    ]
-
-
-def band(values: Sequence[float], n_points: int) -> tuple[float, float]:
-    """Where a further value lies: mean -+ t(n - 1) s sqrt(1 + 1/n), at a level that holds for all points together."""
-    n = len(values)
-    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
-    half = float(stdtrit(n - 1, 1 - (1 - LEVEL) / n_points / 2)) * spread * math.sqrt(1 + 1 / n)
-    return mean - half, mean + half
-
-
-def same_seed(record: Record, seed: int, found: Mapping[str, Mapping[int, float]]) -> bool:
-    """Whether the record has a run of this seed, and this one is equal to it to the last bit."""
-    if seed not in record.seeds:
-        return False
-    i = record.seeds.index(seed)
-    return all(
-        found.get(metric, {}).get(step) == values[i]
-        for metric, points in record.curves.items()
-        for step, values in points.items()
-    )
-
-
-def page(name: str, record: Record, points: Sequence[Point], seed: int, now: Made, same: bool) -> Iterator[str]:
-    """The verdict in lines, its last line in one sentence."""
-    width = max(len(point.metric) for point in points)
-    yield f"{'':{width}}   step     here   recorded, {len(record.seeds)} seeds"
-    for point in points:
-        mark = "" if point.inside else "   outside"
-        yield (f"{point.metric:{width}} {point.step:6} {point.value:8.4f}   {point.low:.4f} to {point.high:.4f}{mark}")
-    yield ""
-    differences = record.made.differences(now)
-    outside = [point for point in points if not point.inside]
-    if outside:
-        yield from (f"differs: {line}" for line in differences)
-        if not differences:
-            yield "versions, threads, processor, data and config are as recorded: the code does something else"
-        yield f"{name}: {len(outside)} of {len(points)} points of the curve lie outside the recorded band"
-    elif same:
-        yield f"{name}: as recorded, bit for bit (seed {seed})"
-    else:
-        yield from (f"differs, without harm: {line}" for line in differences)
-        yield f"{name}: as recorded, all {len(points)} points of the curve lie in the band"
-
-
-def _is_unrecorded(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in UNRECORDED)
-
-
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

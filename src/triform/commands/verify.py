@@ -28,7 +28,8 @@ def main(arguments: list[str]) -> int:
 
     from pathlib import Path
 
-    from triform.analysis.verify import LEVEL, recorded, verify
+    from triform.analysis.bands import LEVEL
+    from triform.analysis.verify import record, recorded, verify
     from triform.run.errors import BadInput
 
     if options.name is None:
@@ -39,7 +40,10 @@ def main(arguments: list[str]) -> int:
             f"--record {options.record}: a band of {LEVEL:.0%} is made of 3 seeds or more; give at least 3, such as 5"
         )
     folders = [Path(options.config_dir)] if options.config_dir else []
-    found = verify(options.name, options.overrides, folders, options.record)
+    if options.record is None:
+        found = verify(options.name, options.overrides, folders)
+    else:
+        found = record(options.name, options.overrides, folders, options.record)
     if found.code != FINISHED:
         return found.code
     for line in found.lines:
