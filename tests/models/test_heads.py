@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -36,18 +35,84 @@ def head() -> LanguageModelHead:
     return language_model(table())
 
 
-def test_loss_in_pieces_equals_loss_at_once(head: LanguageModelHead, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden, labels = torch.randn(2, 7, 24), torch.randint(0, 37, (2, 7))
+@pytest.fixture
+def in_threes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece has three tokens."""
+    monkeypatch.setattr(heads, "MAX_LOGITS_ON_CPU", 3 * 37)
+    monkeypatch.setattr(heads, "MIN_TOKENS_ON_CPU", 1)
+
+
+LOSSES = {
+    "plain": CrossEntropy(0.0),
+    "smoothed": CrossEntropy(0.1, "annotated", pad_id=2, z_loss=1e-2),
+    "weighted": CrossEntropy(0.0, class_weights=[0.1 * i for i in range(31)]),
+}
+
+
+@pytest.mark.usefixtures("in_threes")
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("frozen", [None, "weight", "bias", "hidden"])
+def test_loss_in_pieces_equals_loss_at_once(loss: CrossEntropy, tied: bool, frozen: str | None) -> None:
+    """With a bound, a scale, a transform and rows that pad the table; the gradient takes part in a larger one."""
+    torch.manual_seed(0)
+    embedding = TokenEmbedding(37, 24, scaled=False, n_tokens=31)
+    dense = partial(Transform, activation=nn.Tanh, norm=nn.LayerNorm, bias=True)
+    head = LanguageModelHead(embedding, tied=tied, bias=True, scaled=True, softcap=3.0, transform=dense)
+    nn.init.normal_(head.bias)
+    hidden, labels = torch.randn(2, 7, 24), torch.randint(0, 31, (2, 7))
     labels[0, 3:] = -100
-    at_once = gradients(head, hidden, labels)
-    torch.testing.assert_close(at_once[0], CrossEntropy(0.1)(head(hidden), labels))
-    monkeypatch.setattr(heads, "MAX_LOGITS", 3 * 37)
+    learned = {"hidden": hidden, "weight": head.weight, "bias": head.bias} | dict(head.transform.named_parameters())
+    for name, tensor in learned.items():
+        tensor.requires_grad_(name != frozen)
+    learned.pop(frozen, None)
+    counted = labels != -100
+    at_once = loss(head.project(hidden[counted]), labels[counted])
+    in_pieces = head(hidden, labels, loss)
+    torch.testing.assert_close(in_pieces, at_once)
+    expected = torch.autograd.grad(at_once * 0.3, list(learned.values()))
+    for ours, theirs in zip(torch.autograd.grad(in_pieces * 0.3, list(learned.values())), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.usefixtures("in_threes")
+def test_a_piece_at_a_time_and_none_twice(head: LanguageModelHead) -> None:
     widths: list[int] = []
-    project: Callable[[torch.Tensor], torch.Tensor] = head.project
-    monkeypatch.setattr(head, "project", lambda h: (widths.append(len(h)), project(h))[1])
-    for pieces, whole in zip(gradients(head, hidden, labels), at_once, strict=True):
-        torch.testing.assert_close(pieces, whole)
-    assert widths == [3, 3, 3, 1, 1, 3, 3, 3]  # 10 labels count; each piece again in the backward pass
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        widths.append(len(labels))
+        return CrossEntropy(0.0)(logits, labels)
+
+    labels = torch.randint(0, 37, (2, 7))
+    labels[0, 3:] = -100
+    total = head(torch.randn(2, 7, 24, requires_grad=True), labels, loss)
+    total.backward()
+    assert widths == [3, 3, 3, 1]  # 10 labels count
+    with pytest.raises(RuntimeError, match="once"):
+        total.backward()
+
+
+@pytest.mark.usefixtures("in_threes")
+def test_in_pieces_without_a_gradient(head: LanguageModelHead) -> None:
+    hidden, labels = torch.randn(2, 7, 24), torch.randint(0, 37, (2, 7))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            head(hidden, labels, CrossEntropy(0.0)), CrossEntropy(0.0)(head(hidden), labels), check_stride=False
+        )
+
+
+@pytest.mark.usefixtures("in_threes")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_pieces_under_mixed_precision(head: LanguageModelHead, dtype: torch.dtype) -> None:
+    """Pieces as exact as one: against float32 both have the error of the type."""
+    hidden, labels = torch.randn(2, 7, 24), torch.randint(0, 37, (2, 7))
+    exact = gradients(head, hidden, labels)
+    with torch.autocast("cpu", dtype):
+        pieces = gradients(head, hidden, labels)
+    for ours, theirs in zip(pieces, exact, strict=True):
+        assert ours.dtype == torch.float32
+        error = (ours - theirs).abs().max() / theirs.abs().max()
+        assert error < 8 * torch.finfo(dtype).eps
 
 
 def test_only_labelled_positions_are_projected(head: LanguageModelHead, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from triform.layers.embedding import Embedding, TokenEmbedding
+from triform.models.pieces import LossInPieces
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 # Logits that a loss may hold at once; 2**26 are 256 MiB in float32, and about three times that in a step.
 MAX_LOGITS = 2**26
+# On a CPU, where smaller pieces are as fast; but each adds to the whole gradient of the table, so that it has tokens
+# enough to be worth it.
+MAX_LOGITS_ON_CPU = 2**21
+MIN_TOKENS_ON_CPU = 64
 
 
 class LanguageModelHead(nn.Module):
@@ -78,18 +83,31 @@ class LanguageModelHead(nn.Module):
     ) -> Float[Tensor, "*batch n_tokens"] | Float[Tensor, ""]:
         """The logits; with `labels` and `loss` the loss (a sum over tokens).
 
-        Beyond `MAX_LOGITS` the loss is taken piece by piece, and each piece computed again in the backward
-        pass, so that memory does not grow with tokens times vocabulary.
+        Beyond `MAX_LOGITS` or `MAX_LOGITS_ON_CPU` the loss is taken piece by piece, so that memory does not grow with
+        tokens times vocabulary; see `LossInPieces`. Under torch.compile and in float16, whose gradients must be scaled
+        before they are rounded, each piece is computed again in the backward pass instead.
         """
         if labels is None or loss is None:
             return self.project(hidden)
         hidden, labels = hidden.flatten(0, -2), labels.flatten()
-        if not hidden.is_cuda and not torch.compiler.is_compiling():  # on a GPU it would wait for the device
+        compiling = torch.compiler.is_compiling()
+        if not hidden.is_cuda and not compiling:  # on a GPU it would wait for the device
             counted = labels != -100
-            hidden, labels = hidden[counted], labels[counted]
-        size = max(1, MAX_LOGITS // self.weight.shape[0])
+            if not counted.all():
+                hidden, labels = hidden[counted], labels[counted]
+        size = self._piece(hidden.is_cuda)
         if len(labels) <= size:
             return loss(self.project(hidden), labels)
+        if torch.is_grad_enabled() and not compiling and not _in_float16(hidden):
+            bias = None if self.bias is None else self.bias[: self.n_tokens]
+
+            def capped(logits: Tensor, labels: Tensor) -> Tensor:
+                return loss(self._capped(logits), labels)
+
+            summed: Tensor = LossInPieces.apply(
+                self._transformed(hidden), self.weight[: self.n_tokens], bias, labels, capped, size
+            )
+            return summed
         total = hidden.new_zeros((), dtype=torch.float32)
         for h, y in zip(hidden.split(size), labels.split(size), strict=True):
             total = total + checkpoint(
@@ -98,19 +116,28 @@ class LanguageModelHead(nn.Module):
         return total
 
     def project(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch n_tokens"]:
+        return self._capped(F.linear(self._transformed(hidden), self.weight, self.bias)[..., : self.n_tokens])
+
+    def _transformed(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         factor = self.scale * self.multiplier
         hidden = self.transform(hidden)
-        logits = F.linear(hidden if factor == 1 else hidden * factor, self.weight, self.bias)[..., : self.n_tokens]
+        return hidden if factor == 1 else hidden * factor
+
+    def _capped(self, logits: Float[Tensor, "*batch n_tokens"]) -> Float[Tensor, "*batch n_tokens"]:
         return logits if self.softcap is None else self.softcap * (logits / self.softcap).tanh()
+
+    def _piece(self, on_gpu: bool) -> int:
+        """Tokens whose logits a loss holds at once."""
+        n_tokens = self.weight.shape[0]
+        return max(1, MAX_LOGITS // n_tokens) if on_gpu else max(MIN_TOKENS_ON_CPU, MAX_LOGITS_ON_CPU // n_tokens)
 
     def flops(self, seq_len: int) -> int:
         """Of the forward pass over a row: a projection for each token, and what the transform has."""
         return 2 * (self.weight.numel() + _weights(self.transform)) * seq_len
 
     def n_logits(self, rows: int, seq_len: int) -> int:
-        """How many a loss over rows holds at once."""
-        n_tokens = self.weight.shape[0]
-        return n_tokens * min(rows * seq_len, max(1, MAX_LOGITS // n_tokens))
+        """How many a loss over rows holds at once, at most: on a GPU."""
+        return self.weight.shape[0] * min(rows * seq_len, self._piece(on_gpu=True))
 
 
 class Transform(nn.Module):
@@ -297,6 +324,13 @@ class TwoHeads(nn.Module):
     def n_logits(self, rows: int, seq_len: int) -> int:
         """How many a loss over rows holds at once."""
         return int(self.main.n_logits(rows, seq_len))
+
+
+def _in_float16(hidden: Tensor) -> bool:
+    device = hidden.device.type
+    return hidden.dtype == torch.float16 or (
+        torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16
+    )
 
 
 def _weights(module: nn.Module) -> int:
