@@ -335,7 +335,8 @@ def rank_main(
     """
     from triform.run.parts import loggers, own_data, parts
     from triform.training.fit import fit
-    from triform.training.hardware import rank
+    from triform.training.hardware import device_type, rank
+    from triform.training.memory import keep_memory
     from triform.training.saving import no_room
 
     leave_slurm()
@@ -346,6 +347,8 @@ def rank_main(
         with stop.listening(), recorded(folder.log(rank())):
             stop.last_words = lambda: preempt(folder)
             stop.check()
+            if device_type(config["trainer"]["accelerator"]) == "cpu":
+                keep_memory()
             trackers = loggers(config, folder)
             prepared = own_data(folder, config) if prepared is None else prepared
             made = parts(config, prepared)
