@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -46,8 +47,8 @@ def answer_lines(
     """Write a line to standard output for each line of standard input, in order, both UTF-8.
 
     A line ends with LF or CRLF and with nothing else, so that other programs count as many. A blank line gives an empty
-    one. How many lines are longer than what is read of them, and how many hold what the tokenizer does not know, is
-    said at the end.
+    one. How long it took, how many lines are longer than what is read of them, and how many hold what the tokenizer
+    does not know, is said at the end, on standard error.
 
     Args:
         tokenizer: of the texts.
@@ -64,8 +65,10 @@ def answer_lines(
         print("one text a line; end with Ctrl-D", file=sys.stderr)
     window = 1 if sys.stdin.isatty() else max(WINDOW, batch_size)
     number, cut, unknown = 0, [], []
+    seconds = 0.0  # without what the lines were waited for
     with _progress() as say:
         while raw := list(islice(source, window)):
+            began = time.perf_counter()
             texts = [_text(line, number + i) for i, line in enumerate(raw, 1)]
             given = [i for i, text in enumerate(texts) if text.strip()]
             ids = (encode or tokenizer.encode_batch)([texts[i] for i in given])
@@ -80,6 +83,9 @@ def answer_lines(
             out.write("".join(f"{text}\n" for text in answers).encode())
             out.flush()
             number += len(raw)
+            seconds += time.perf_counter() - began
+    if number:
+        print(f"{number} lines in {seconds:.1f} s, {number / seconds:.3g} a second", file=sys.stderr)
     if cut:
         print(
             f"warning: {len(cut)} of {number} lines have more than the {room} tokens that the model reads and were "
