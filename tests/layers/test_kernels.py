@@ -189,6 +189,40 @@ def test_a_large_mask_in_pieces_equals_it_at_once(mask: str, with_bias: bool, mo
     torch.testing.assert_close(last, kernels.eager(q[:, :, 3:], k, v, MASKS[mask], None, 0.0))
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("large", [True, False])
+def test_a_narrow_window_in_pieces_equals_it_at_once(
+    causal: bool, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a query sees nothing; and no mask is as large as all pairs."""
+    padding = torch.ones(1, 19, dtype=torch.bool)
+    padding[0, :6] = False
+    mask = AttentionMask(causal=causal, window=3, padding=padding)
+    q, k, v = (torch.randn(1, 2, 19, 5, requires_grad=True) for _ in range(3))
+    expected = kernels.eager(q, k, v, mask, None, 0.0)
+    monkeypatch.setattr(kernels, "WINDOWED_PIECE", 4)
+    monkeypatch.setattr(kernels, "MAX_MASK", 8 if large else 2**22)
+    sizes: list[int] = []
+    block = AttentionMask.block
+
+    def counted(self: AttentionMask, *spans: Any) -> Tensor | None:
+        found = block(self, *spans)
+        sizes.append(0 if found is None else found.numel())
+        return found
+
+    monkeypatch.setattr(AttentionMask, "block", counted)
+    out = kernels.sdpa(q, k, v, mask, None, 0.0)
+    torch.testing.assert_close(out, expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(out.square().sum(), (q, k, v)),
+        torch.autograd.grad(expected.square().sum(), (q, k, v)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+    assert len(sizes) == (10 if large else 5), "each piece once, or again in the backward pass"
+    assert max(sizes) == 4 * 6  # queries of a piece, and keys with the two in reach of them
+
+
 def test_a_piece_looks_only_at_the_keys_it_may_see() -> None:
     causal, window = AttentionMask(causal=True), AttentionMask(causal=True, window=3)
     assert causal.keys_of((4, 6), 9) == (0, 6)

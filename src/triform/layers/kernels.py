@@ -22,6 +22,8 @@ from triform.layers.masks import AttentionMask, Span
 # Pairs of a query and a key that a mask may spell out at once, and the queries of a piece of a larger one.
 MAX_MASK = 2**22
 PIECE = 512
+# Queries of a piece under a window, on a CPU, where skipping keys out of reach gains more than small products lose.
+WINDOWED_PIECE = 64
 
 
 def sdpa(
@@ -38,21 +40,30 @@ def sdpa(
     """PyTorch's fused attention. Memory linear in length unless `dropout` > 0 or a bias or `softcap` is given.
 
     A mask of more than `MAX_MASK` pairs is spelled out for `PIECE` queries at a time, in the forward pass and
-    again in the backward pass, together with the keys that they may see. Not so under torch.compile, where the
-    number of pieces would have to be fixed. With `softcap`, which PyTorch does not fuse, this is `eager`.
+    again in the backward pass, together with the keys that they may see. On a CPU a window of less than half the row
+    is taken `WINDOWED_PIECE` queries at a time. Not so under torch.compile, where the number of pieces would have to be
+    fixed. With `softcap`, which PyTorch does not fuse, this is `eager`.
     """
     if softcap is not None:
         return eager(q, k, v, mask, bias, dropout, scale, softcap, sinks)
     q_len, kv_len = q.shape[2], k.shape[2]
     if mask is not None and bias is None and mask.is_causal_only(q_len, kv_len):
         return _fused(q, k, v, None, dropout, True, scale, sinks)
-    if torch.compiler.is_compiling() or mask is None or q_len * kv_len <= MAX_MASK or mask.is_flat(q_len, kv_len):
+    if torch.compiler.is_compiling() or mask is None or mask.is_flat(q_len, kv_len):
+        return _masked(q, k, v, *_dense(mask, q_len, kv_len, q.device), bias, dropout, scale, sinks)
+    size, n_pairs = PIECE, q_len * kv_len
+    if mask.reach is not None and not q.is_cuda and 2 * (mask.reach + WINDOWED_PIECE) <= kv_len:
+        size, n_pairs = WINDOWED_PIECE, q_len * (mask.reach + WINDOWED_PIECE)
+    if q_len <= size or (size == PIECE and n_pairs <= MAX_MASK):
         return _masked(q, k, v, *_dense(mask, q_len, kv_len, q.device), bias, dropout, scale, sinks)
     pieces = []
-    for start in range(0, q_len, PIECE):
-        queries = kv_len - q_len + start, kv_len - q_len + min(start + PIECE, q_len)
+    for start in range(0, q_len, size):
+        queries = kv_len - q_len + start, kv_len - q_len + min(start + size, q_len)
         piece = partial(_piece, mask, queries, mask.keys_of(queries, kv_len), kv_len - q_len, dropout, scale)
-        pieces.append(checkpoint(piece, q, k, v, bias, sinks, use_reentrant=False, preserve_rng_state=dropout > 0))
+        if n_pairs <= MAX_MASK:
+            pieces.append(piece(q, k, v, bias, sinks))
+        else:
+            pieces.append(checkpoint(piece, q, k, v, bias, sinks, use_reentrant=False, preserve_rng_state=dropout > 0))
     return torch.cat(pieces, dim=2)
 
 
