@@ -1,6 +1,7 @@
 """The one runner, for single runs, jobs of a sweep and resumed runs."""
 
 import dataclasses
+import gc
 import json
 import logging
 import os
@@ -352,6 +353,9 @@ def rank_main(
             trackers = loggers(config, folder)
             prepared = own_data(folder, config) if prepared is None else prepared
             made = parts(config, prepared)
+            if not gc.isenabled():  # what has been imported by now is no garbage
+                gc.freeze()
+                gc.enable()
             code = fit(
                 settings=made.settings,
                 folder=folder.path,

@@ -1,5 +1,6 @@
 """The processes of a run on several devices."""
 
+import gc
 import multiprocessing
 import os
 import secrets
@@ -30,7 +31,7 @@ SAVE_SECONDS = 60.0
 PREPARATION = timedelta(days=7)
 """Time that the first rank may take to tokenise a corpus. A store waits half an hour by itself."""
 
-PRELOAD = ("torch", "lightning.pytorch", "triform.training.fit", "triform.run.parts")
+PRELOAD = ("triform.run.still", "torch", "lightning.pytorch", "triform.training.fit", "triform.run.parts")
 """Imported once by the server that ranks are forked from; importing starts no thread and touches no GPU."""
 
 
@@ -222,6 +223,8 @@ def _process(
 ) -> None:
     """A process forked from a server whose environment is older than the run."""
     os.setpgrp()  # Ctrl-C reaches the parent alone, which passes it on once
+    gc.freeze()  # what the server has imported is no garbage
+    gc.enable()
     try:
         with stop.listening():
             os.environ.clear()
