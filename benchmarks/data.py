@@ -60,7 +60,9 @@ print(json.dumps({"seconds": seconds, "tokens": len(made.splits["train"].tokens)
 OPEN = """
 import json, sys, time
 from pathlib import Path
+import numpy as np
 from triform.data.module import DataModule
+from triform.data.order import Order
 from triform.data.prepare import Prepared
 
 def collate(examples, keys):
@@ -75,7 +77,11 @@ data.total_steps = step + 10
 data.trainer = type("At", (), {"global_step": step, "distributed_sampler_kwargs": None})()
 start = time.perf_counter()
 next(iter(data.train_dataloader()))
-print(json.dumps({"open": opened, "go on": time.perf_counter() - start, "rows": data.order.n_rows}))
+gone_on = time.perf_counter() - start
+start = time.perf_counter()
+Order(np.broadcast_to(np.int64(128), (12_000_000, 1)), 32, None, 1).batch(step)
+far = time.perf_counter() - start
+print(json.dumps({"open": opened, "go on": gone_on, "far": far, "rows": data.order.n_rows}))
 """
 
 SPEED = """
@@ -192,7 +198,7 @@ def main(megabytes: float, tokenizer: str, files: list[str]) -> None:
         print(f"second start: {again['seconds']:.2f} s beside the imports, {again['tokens']:,} tokens", flush=True)
         opened = child(OPEN, again["folder"])
         print(f"loaders of {opened['rows']:,} rows: {opened['open']:.2f} s; first batch at example 10 million: "
-              f"{opened['go on']:.2f} s", flush=True)  # fmt: skip
+              f"{opened['go on']:.2f} s; rows of 12 million: {opened['far'] * 1e3:.1f} ms", flush=True)  # fmt: skip
         peak, seconds = watched(run_words(large, tokenizer), folder)
         print(
             f"a run of 3 steps with 2 loader workers: {seconds:.0f} s, {peak:.0f} MB in all its processes", flush=True
