@@ -6,8 +6,6 @@ from datetime import timedelta
 
 from torch.distributed import Store, rendezvous
 
-from triform.training.hardware import rank
-
 
 class Meeting:
     """Ranks that tell each other texts, through the key-value store in which their process group will meet later.
@@ -18,10 +16,10 @@ class Meeting:
     """
 
     def __init__(self, ranks: int, timeout: timedelta) -> None:
-        self.ranks, self.rank, self.timeout = ranks, rank() if ranks > 1 else 0, timeout
+        self.ranks, self.rank, self.timeout = ranks, 0, timeout
         self._round = 0
         self._store: Store | None = None
-        if ranks > 1:  # kept as long as this: with the first rank's its server goes
+        if ranks > 1:  # kept as long as this: with that of the first rank its server goes
             self._store, self.rank, _ = next(rendezvous("env://", timeout=timeout))
 
     def told(self, own: str) -> list[str]:

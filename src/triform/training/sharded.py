@@ -266,19 +266,14 @@ class Parted:
                 (max(along.start, first), min(along.stop, first + size))
                 for along, first, size in zip(box, offset, piece.get_shape(), strict=True)
             ]
-            if all(start < stop for start, stop in common):
-                inside = zip(common, box, offset, strict=True)
-                to, of = zip(
-                    *(
-                        (slice(start - along.start, stop - along.start), slice(start - first, stop - first))
-                        for (start, stop), along, first in inside
-                    ),
-                    strict=True,
-                )
-                found[to] = piece[of]
-                missing -= found[to].numel()
-                if not missing:
-                    break
+            if any(start >= stop for start, stop in common):
+                continue
+            to = tuple(slice(a - along.start, b - along.start) for (a, b), along in zip(common, box, strict=True))
+            of = tuple(slice(a - first, b - first) for (a, b), first in zip(common, offset, strict=True))
+            found[to] = piece[of]
+            missing -= found[to].numel()
+            if not missing:
+                break
         if missing:
             raise ValueError(
                 f"{self.parts.folder} lacks {missing:,} numbers of {self.name}; put a good checkpoint in its place"
