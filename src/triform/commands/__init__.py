@@ -1,5 +1,7 @@
 """The `triform` program: one file per command."""
 
+import atexit
+import gc
 import sys
 from contextlib import nullcontext
 from importlib import import_module
@@ -8,6 +10,8 @@ from triform.run.errors import BadInput, nearest, report
 from triform.run.releases import check_releases
 from triform.training.codes import FAILED, FINISHED, PREEMPTED
 from triform.training.stop import Preempted, stop
+
+atexit.register(gc.freeze)  # a process that ends would look for garbage first, for a second of torch's objects
 
 COMMANDS = {
     "train": "train a model; the same as python train.py",
