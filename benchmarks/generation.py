@@ -9,9 +9,10 @@ file, as its pipelines do it. Its weights are random, but for the end of a targe
 trained model's targets are of more different lengths, and then more of the work is left out that ended searches cost.
 
 `triform.save_pretrained` writes the models and `transformers` reads them. Where nothing is drawn both must write the
-same tokens, but for a tenth of the rows: of a random model's beams two may be equal to rounding. They take turns. With one thread, which is the default, the clock is that of the processor, so that a busy
-machine slows none; with more it is that on the wall. Printed are new tokens (of translation: sentences) per second, the
-median over rounds, and triform's ratio to `transformers`, the median over rounds.
+same tokens, but for a tenth of the rows: two beams of a random model may be equal to rounding. They take turns. With
+one thread, which is the default, the clock is that of the processor, so that a busy machine slows none; with more it is
+that on the wall. Printed are new tokens (of translation: sentences) per second, the median over rounds, and triform's
+ratio to `transformers`, the median over rounds.
 """
 
 import argparse
