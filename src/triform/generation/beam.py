@@ -9,7 +9,7 @@ from triform.generation.sampling import Repetition
 
 STOPS = (False, True, "never")
 
-# From so many tokens on the best are looked for in blocks of so many: 160 rows of 10,000 take 1.2 ms instead of 3.6.
+# From so many tokens on the best are looked for in blocks of so many: 160 rows of 10,000 take 0.7 ms instead of 2.5.
 MANY, BLOCK = 2048, 128
 
 
