@@ -186,10 +186,9 @@ def pad(rows: Sequence[Ids], value: int) -> Tensor:
 
 def padding_mask(rows: Sequence[Ids]) -> Tensor | None:
     """True where a token is real. None when every row is full, so that faster kernels apply."""
-    lengths = torch.tensor([len(row) for row in rows] or [0])
+    lengths = np.array([len(row) for row in rows] or [0])
     longest = max(int(lengths.max()), 1)
-    mask = torch.arange(longest) < lengths[:, None]
-    return None if bool(mask.all()) else mask
+    return None if (lengths == longest).all() else torch.from_numpy(np.arange(longest) < lengths[:, None])
 
 
 def present(batch: Mapping[str, Any]) -> Batch:
