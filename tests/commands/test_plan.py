@@ -215,8 +215,8 @@ def test_eight_billion_parameters_on_64_and_512_gpus(
     assert memory["weights"] == memory["gradients"] == LLAMA_PARAMETERS * 4 // 64, "each axis 0 is a multiple of 64"
     assert memory["optimizer"] == pytest.approx(2 * memory["weights"], rel=1e-3)
     block, outside = 218_112_000, 2 * 128_256 * 4096 + 4096
-    assert memory["gathered"] == 4 * (2 * outside + 3 * block)
-    assert one["traffic"]["data"] == 4 * 63 * (outside + 2 * 32 * block + LLAMA_PARAMETERS) // 64
+    assert memory["gathered"] == 4 * 2 * outside + 2 * 3 * block, "blocks in bfloat16"
+    assert one["traffic"]["data"] == 63 * (4 * outside + 2 * 2 * 32 * block + 4 * LLAMA_PARAMETERS) // 64
     assert 0 < one["checkpointed"] < memory["activations"] / 5
     assert one["mfu"] == 0.4, "communication is taken to be free"
     (slow,) = json.loads(plan(capsys, "--json", *fsdp, "--network", "2e9"))
