@@ -35,8 +35,8 @@ class Stop:
     A second Ctrl-C ends the process at once, exit code 130. Any other second signal does so with 75, but not within
     `AGAIN_SECONDS` of the first and not while a checkpoint is written (`writing`). After `settle` only Ctrl-C counts.
 
-    While a module is imported nothing is raised, but when it has been: libraries whose initialisation in C++ calls Python
-    end the process by SIGABRT where that raises (torch.distributed does).
+    While a module is imported nothing is raised, but when it has been: libraries whose initialisation in C++ calls
+    Python end the process by SIGABRT where that raises (torch.distributed does).
 
     Python runs handlers between two instructions of its own only. A thread therefore hears signals too, and ends the
     process where the main thread is held in a library's code (a collective without a partner, the training of a
