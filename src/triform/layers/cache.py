@@ -57,7 +57,9 @@ class GrowingCache:
                 f"KVCache: {length} tokens are more than max_len={self.max_len}; make one for more: new_cache({length})"
             )
         if start == 0:
-            self._hold(k.new_empty((k.shape[0], 2, k.shape[1], self.max_len, k.shape[3])))
+            # Two pieces of memory: as views of one, which a step writes both, torch.compile cannot take them in.
+            shape = (*k.shape[:2], self.max_len, k.shape[3])
+            self.k, self.v = k.new_empty(shape), v.new_empty(shape)
         self.k.narrow(2, start, n_new).copy_(k)
         self.v.narrow(2, start, n_new).copy_(v)
         self.length = length
@@ -69,24 +71,18 @@ class GrowingCache:
         Args:
             moved: those i that are not `rows[i]`; of others nothing is copied, unless there are more rows than before.
         """
-        if not self.length:
-            return
-        if len(rows) > len(self.kept):
-            filled = self.kept.narrow(3, 0, self.length)
-            kept = self.kept.new_empty((len(rows), *self.kept.shape[1:]))
-            kept.narrow(3, 0, self.length).copy_(filled.index_select(0, rows))
-            self._hold(kept)
-            return
-        if len(moved):
-            differing = self.kept.narrow(3, common, self.length - common)
-            differing.index_copy_(0, moved, differing.index_select(0, rows[moved]))
-        if len(rows) < len(self.kept):
-            self._hold(self.kept[: len(rows)])
+        if self.length:
+            self.k, self.v = (self._selected(kept, rows, moved, common) for kept in (self.k, self.v))
 
-    def _hold(self, kept: Float[Tensor, "batch 2 n_kv_heads max_len head_dim"]) -> None:
-        # The tokens of a head lie together: read one head after another, attention over 500 tokens takes half the time.
-        self.kept = kept
-        self.k, self.v = kept.unbind(1)
+    def _selected(self, kept: Keys, rows: Tensor, moved: Tensor, common: int) -> Float[Tensor, "n_rows n_kv_heads kv_len head_dim"]:
+        if len(rows) > len(kept):
+            more = kept.new_empty((len(rows), *kept.shape[1:]))
+            more.narrow(2, 0, self.length).copy_(kept.narrow(2, 0, self.length).index_select(0, rows))
+            return more
+        if len(moved):
+            differing = kept.narrow(2, common, self.length - common)
+            differing.index_copy_(0, moved, differing.index_select(0, rows[moved]))
+        return kept[: len(rows)]
 
 
 class FixedCache:
