@@ -74,7 +74,7 @@ class GrowingCache:
         if self.length:
             self.k, self.v = (self._selected(kept, rows, moved, common) for kept in (self.k, self.v))
 
-    def _selected(self, kept: Keys, rows: Tensor, moved: Tensor, common: int) -> Float[Tensor, "n_rows n_kv_heads kv_len head_dim"]:
+    def _selected(self, kept: Keys, rows: Tensor, moved: Tensor, common: int) -> Tensor:
         if len(rows) > len(kept):
             more = kept.new_empty((len(rows), *kept.shape[1:]))
             more.narrow(2, 0, self.length).copy_(kept.narrow(2, 0, self.length).index_select(0, rows))
