@@ -284,7 +284,8 @@ def sizes(shape: Shape, model: str) -> list[str]:
         f"model.max_seq_len={shape.length}",
         "model.vocab_size=null",
         "model.dropout=0.0",
-        *([] if model.startswith("t5") else ["model.attention.weights_dropout=0.0"]),
+        "model.attention.weights_dropout=0.0",
+        *(["model.feed_forward.dropout=0.0"] if model.startswith("t5") else []),
     ]
 
 
