@@ -16,7 +16,7 @@ from triform.run.folder import RunFolder, read_overrides
 from triform.run.job import checked, settled
 from triform.run.jobs import jobs, staged
 from triform.run.parts import parts
-from triform.sweeps.ahead import foreseen
+from triform.sweeps.ahead import branches, foreseen
 
 DATES = ("data.n_train=60", "data.n_validation=9", "data.n_test=7", "data.batch_size=4", "logger=csv")
 SMALL = ("model.d_model=24", "model.n_heads=2", "model.n_layers=1", "model.d_ff=40")
@@ -270,6 +270,30 @@ def test_a_search_is_planned_at_the_corners_and_the_middle_of_its_space(
     assert len(runs) == 3 + 5
 
 
+def test_the_jobs_of_a_list_and_those_drawn_at_random_are_planned(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "jobs"
+    file.write_text("model.d_model=24 model.n_heads=2\n\n# none\nmodel.d_model=36 model.n_heads=3\n")
+    listed = ("hydra/sweeper=list", f"hydra.sweeper.file={file}")
+    found = figures(capsys, "-m", *DATES, *SMALL[2:], *listed, "seed=0,1")
+    lines = ("model.d_model=24 model.n_heads=2", "model.d_model=36 model.n_heads=3")
+    assert [one["varied"] for one in found] == [f"{line} seed={seed}" for line in lines for seed in (0, 1)]
+    assert len({one["parameters"] for one in found}) == 2
+    assert main(["explain", "model.d_model", "-m", *listed]) == 0
+    assert "model.d_model=36" in capsys.readouterr().out
+    tuned, _ = foreseen([*listed, "compare.tune=optimizer.lr", "compare.trials=2"], [])
+    assert [job.varied for job in tuned] == [
+        f"{line} {end}" for line in lines for end in ("trial 1 of 2", "trial 2 of 2", "at its best optimizer.lr")
+    ]
+    words = ["hydra/sweeper=random", "hydra.sweeper.n_jobs=3", "optimizer.lr=interval(1,2)", "seed=5"]
+    drawn, _ = foreseen(words, [])
+    assert [job.overrides[0] for job in drawn] == ["seed=5"] * 3
+    assert len({job.varied for job in drawn}) == 3
+    assert foreseen(words, [])[0] == drawn
+    assert [job.varied for job in branches(words, [])] == ["optimizer.lr=1", "optimizer.lr=2"]
+
+
 @pytest.mark.parametrize(
     ("words", "fragment"),
     [
@@ -279,9 +303,13 @@ def test_a_search_is_planned_at_the_corners_and_the_middle_of_its_space(
         (["search=small", "hydra.sweeper.n_trials=0"], "hydra.sweeper.n_trials=0 is no whole number"),
         (["search=small", "hydra/sweeper=grid"], "hydra/sweeper=grid asks for no space"),
         (["search=small", "compare.tune=optimizer.lr"], "compare.tune=optimizer.lr is a search already"),
+        (["hydra/sweeper=list"], "hydra.sweeper.file is not set"),
+        (["hydra/sweeper=list", "hydra.sweeper.file=absent"], "hydra.sweeper.file=absent cannot be read"),
+        (["hydra/sweeper=random", "seed=0"], "hydra/sweeper=random: no key has a range"),
+        (["optimizer.lr=interval(1,2)", "hydra/sweeper=random", "compare.tune=seed"], "leave hydra/sweeper=random out"),
     ],
 )
-def test_a_search_that_cannot_run_is_refused(
+def test_a_sweep_that_cannot_run_is_refused(
     words: list[str], fragment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", *GIVEN, "-m", *DATES, *words]) == 2

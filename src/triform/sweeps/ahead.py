@@ -1,9 +1,9 @@
 """The jobs of a command line before any of them runs: of a search the corners and the middle of its space."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from omegaconf import OmegaConf
@@ -13,7 +13,7 @@ from triform.run.errors import BadInput
 from triform.run.explain import TYPED, Explanation, Source, explain_key, files, shown
 from triform.run.jobs import Words, jobs, staged
 from triform.run.recipe import quoted, with_recipe
-from triform.sweeps.samplers import is_setting, kind_of, sampler, split
+from triform.sweeps.samplers import Sampler, is_setting, kind_of, read_list, sampler, split
 from triform.sweeps.space import Question, corners, examples
 
 if TYPE_CHECKING:
@@ -24,34 +24,34 @@ PACKAGE = "hydra.sweeper"
 
 
 def foreseen(overrides: Sequence[str], folders: Sequence[Path]) -> tuple[list[Words], int | None]:
-    """The jobs of a sweep as `staged` has them, or of a search those that its space is checked by, and how many it will
-    have.
+    """The jobs of a sweep, with `compare.tune` as `staged` has them, or of a search those that its space is checked by,
+    and how many it will have.
 
     Args:
         folders: config folders of the user's own.
 
     Raises:
-        BadInput: an override or the space cannot be read, or they do not go together.
+        BadInput: an override, the list or the space cannot be read, or they do not go together.
     """
     found = _search(overrides, folders)
     if found is None:
-        return staged(overrides), None
+        return _listed(overrides, folders) or _drawn(overrides, folders) or staged(overrides), None
     fixed, search = found
-    runs = [Words([*fixed, *words], " ".join(words)) for words in corners(search.questions, search.fixed)]
-    return runs, search.n_trials
+    return _with(fixed, corners(search.questions, search.fixed)), search.n_trials
 
 
 def branches(overrides: Sequence[str], folders: Sequence[Path]) -> list[Words]:
-    """Every combination of a grid, or of a search as few jobs as it takes for each key to be asked once.
+    """Every combination of a grid or a list, of what is drawn at random the two ends of each range, or of a search as
+    few jobs as it takes for each key to be asked once.
 
     Raises:
-        BadInput: an override or the space cannot be read, or they do not go together.
+        BadInput: an override, the list or the space cannot be read, or they do not go together.
     """
     found = _search(overrides, folders)
     if found is None:
-        return jobs(overrides, True)
+        return _listed(overrides, folders) or jobs(overrides, True)
     fixed, search = found
-    return [Words([*fixed, *words], " ".join(words)) for words in search.examples()]
+    return _with(fixed, search.examples())
 
 
 def explain_searched(key: str, overrides: Sequence[str], folders: Sequence[Path]) -> list[tuple[Explanation, str]]:
@@ -84,25 +84,71 @@ def explain_searched(key: str, overrides: Sequence[str], folders: Sequence[Path]
 
 def _search(overrides: Sequence[str], folders: Sequence[Path]) -> "tuple[list[str], Search] | None":
     """What all jobs of a search share, and what chooses them; None: the command line is no search."""
-    words = [quoted(word) for word in overrides]
-    config = composed(with_recipe(["experiment=none", *_about(words)], folders), folders)
-    settings = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
-    assert isinstance(settings, dict)
-    known = {str(key): value for key, value in settings.items() if key != "_target_"}
-    if kind_of(known) != "optuna" and not known.get("space"):
+    settings = _settings(overrides, folders)
+    if kind_of(settings) != "optuna" and not settings.get("space"):
         return None
-    typed = {word.partition("=")[0]: word.partition("=")[2] for word in words}
-    if (tuned := typed.get("compare.tune", "null")) != "null":
-        raise BadInput(
-            f"compare.tune={tuned} is a search already; leave hydra/sweeper={kind_of(known)} out, or compare.tune"
-        )
-    fixed, swept = split([word for word in words if not is_setting(word)])
-    found = sampler(known, swept, fixed)  # which refuses what the sweep would
+    fixed, found = _chosen(overrides, settings)  # which refuses what the sweep would
 
     from triform.sweeps.optuna import Search
 
     assert isinstance(found, Search)
     return fixed, found
+
+
+def _listed(overrides: Sequence[str], folders: Sequence[Path]) -> list[Words]:
+    """The jobs of a list; none: there is no list."""
+    settings = _settings(overrides, folders)
+    if kind_of(settings) != "list":
+        return []
+    if _tuned(overrides) is None:
+        return _asked(*_chosen(overrides, settings))
+    found = []
+    for line in dict.fromkeys(tuple(line) for line in read_list(settings)):
+        found += [Words(job.overrides, " ".join((*line, job.varied))) for job in staged([*overrides, *line])]
+    return found
+
+
+def _drawn(overrides: Sequence[str], folders: Sequence[Path]) -> list[Words]:
+    """The jobs that are drawn at random; none: none is."""
+    settings = _settings(overrides, folders)
+    return _asked(*_chosen(overrides, settings)) if kind_of(settings) == "random" else []
+
+
+def _asked(fixed: Sequence[str], chosen: Sampler) -> list[Words]:
+    """The jobs of a sampler to which it makes no difference how they end."""
+    chosen.begin([])
+    found: list[list[str]] = []
+    while (words := chosen.ask(len(found))) is not None:
+        found.append(words)
+    return _with(fixed, found)
+
+
+def _with(fixed: Sequence[str], varied: Iterable[Sequence[str]]) -> list[Words]:
+    return [Words([*fixed, *words], " ".join(words)) for words in varied]
+
+
+def _settings(overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, Any]:
+    """The keys of `hydra.sweeper`."""
+    config = composed(with_recipe(["experiment=none", *_about([quoted(word) for word in overrides])], folders), folders)
+    settings = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
+    assert isinstance(settings, dict)
+    return {str(key): value for key, value in settings.items() if key != "_target_"}
+
+
+def _chosen(overrides: Sequence[str], settings: Mapping[str, Any]) -> tuple[list[str], Sampler]:
+    """What all jobs of a sweep share, and what chooses them."""
+    kind, tuned = kind_of(settings), _tuned(overrides)
+    if tuned is not None:
+        raise BadInput(f"compare.tune={tuned} is a search already; leave hydra/sweeper={kind} out, or compare.tune")
+    fixed, swept = split([word for word in map(quoted, overrides) if not is_setting(word)])
+    return fixed, sampler(settings, swept, fixed)
+
+
+def _tuned(overrides: Sequence[str]) -> str | None:
+    """The key that `compare.tune` names."""
+    typed = {word.partition("=")[0]: word.partition("=")[2] for word in overrides}
+    found = typed.get("compare.tune", "null")
+    return None if found == "null" else found
 
 
 def _about(words: Sequence[str]) -> list[str]:
