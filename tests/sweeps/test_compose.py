@@ -18,6 +18,7 @@ from triform.sweeps.compose import config_of
         ["model=gpt2", "model/attention=alternate", "model.n_layers=3"],  # takes back GPT-2's attention.bias
         ["model=encoder_decoder", "model/position@model.encoder.position=rotary", "model.encoder.n_layers=3"],
         ["callbacks=ema", "callbacks.average.decay=0.5"],
+        ["optimizer.lr=0.1", "++optimizer.lr=0.2"],  # the later one counts
     ],
 )
 def test_a_job_is_composed_as_a_run_is(words: Sequence[str]) -> None:
