@@ -44,14 +44,15 @@ def test_a_memory_is_read_apart() -> None:
         ]
 
 
+@pytest.mark.parametrize("hook", ["register_forward_hook", "register_forward_pre_hook"])
 @pytest.mark.parametrize("parts", [("model/adapter=lora", "model.adapter.targets=[k_proj]"), ()])
-def test_what_is_no_plain_projection_stays(parts: tuple[str, ...]) -> None:
+def test_what_is_no_plain_projection_stays(parts: tuple[str, ...], hook: str) -> None:
     """Adapted, or watched from outside."""
     model = build("decoder", *parts).eval()
     seen: list[Any] = []
     if not parts:
         for layer in model.stack.layers:
-            layer.attention.v_proj.register_forward_hook(lambda *call: seen.append(call))
+            getattr(layer.attention.v_proj, hook)(lambda *call: seen.append(call))
     with joined_projections(model):
         assert joined_parts(model) == [f"stack.layers.{i}.feed_forward" for i in (0, 1)]
 

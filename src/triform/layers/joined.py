@@ -56,7 +56,9 @@ def _joins(part: nn.Module) -> bool:
     ordinary = [
         one
         for one in projections
-        if type(one) is nn.Linear and type(one.weight) is nn.Parameter and not one._forward_hooks
+        if type(one) is nn.Linear
+        and type(one.weight) is nn.Parameter
+        and not (one._forward_hooks or one._forward_pre_hooks)
     ]
     alike = len(ordinary) == len(projections) and len({one.bias is None for one in ordinary}) == 1
     return alike and sum(one.weight.numel() for one in ordinary) <= MOST
