@@ -143,6 +143,13 @@ def test_the_likeliest_of_all_sums_are_found(n_tokens: int) -> None:
     assert torch.equal(places, expected.indices)
 
 
+def test_no_more_are_found_than_there_are() -> None:
+    log_probabilities = torch.randn(1, MANY + 5)
+    found, places = likeliest(log_probabilities, torch.zeros(1, 1), 2 * MANY)
+    assert torch.equal(found[0], log_probabilities[0].sort(descending=True).values)
+    assert sorted(places[0].tolist()) == list(range(MANY + 5))
+
+
 def test_beams_stay_in_their_places() -> None:
     """Only one whose parent has an earlier child moves, into the place of one without."""
     parents = torch.tensor([[2, 1, 2, 2, 0], [4, 3, 2, 1, 0], [1, 1, 1, 1, 1]])

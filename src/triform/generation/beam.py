@@ -135,7 +135,7 @@ def likeliest(
     if whole < size:
         highest.append(log_probabilities[:, whole:].amax(dim=-1, keepdim=True))
     of_blocks = torch.cat(highest, dim=1).unflatten(0, scores.shape) + scores[:, :, None]  # searches beams blocks
-    n_blocks = of_blocks.shape[2]
+    n_beams, n_blocks = of_blocks.shape[1:]
     blocks = of_blocks.flatten(1).topk(min(n, of_blocks[0].numel())).indices
     beams = (blocks // n_blocks)[:, :, None]
     tokens = (blocks % n_blocks)[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)
@@ -143,7 +143,7 @@ def likeliest(
     sums = log_probabilities.view(n_searches, -1).take_along_dim(places, dim=1) + scores.take_along_dim(
         beams.expand_as(tokens).flatten(1), dim=1
     )
-    found, chosen = sums.masked_fill((tokens >= size).flatten(1), -torch.inf).topk(n)
+    found, chosen = sums.masked_fill((tokens >= size).flatten(1), -torch.inf).topk(min(n, n_beams * size))
     return found, places.take_along_dim(chosen, dim=1)
 
 
