@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
-from triform.layers.parallel import local
+from triform.layers.parallel import Whole, local
 from triform.tasks.task import Task
 from triform.training.optimizers import own_average
 
@@ -272,9 +272,9 @@ def _mapped(state: Mapping[str, Any], change: Callable[[list[Tensor]], list[Any]
     def changed(value: Any) -> Any:
         if not isinstance(value, list | tuple) or not value:
             return value
-        if isinstance(value[0], list | tuple):
-            return [changed(one) for one in value]
-        return change(list(value))  # tensors, or what is read as they are
+        if isinstance(value[0], Whole):
+            return change(list(value))
+        return [changed(one) for one in value]
 
     return {key: changed(value) for key, value in state.items()}
 
