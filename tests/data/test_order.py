@@ -70,6 +70,12 @@ def test_a_batch_far_into_many_examples_is_found_alone(monkeypatch: pytest.Monke
     assert {epoch for epoch, _ in read} == {1}
     assert [len(rows) for _, rows in read] == [8] * 6 + [5]
     assert sorted(np.concatenate([rows for _, rows in read])) == list(range(53))
+    monkeypatch.setattr("triform.data.order.MANY", 20)  # tokens are counted in pieces of as many
+    n_tokens = 0
+    for step in range(10):
+        before, n_tokens = n_tokens, n_tokens + int(order.lengths[order.batch(step)[1]].sum())
+        assert order.steps_for_tokens(before + 1) == order.steps_for_tokens(n_tokens) == step + 1
+        assert order.tokens_in(step + 1) == n_tokens
 
 
 @pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (2, 1), (1, 3), (2, 3), (5, 4)])

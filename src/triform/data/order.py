@@ -292,20 +292,37 @@ class Order:
         epochs, rest = divmod(n_tokens, int(self.lengths.sum()))
         if rest == 0:
             return epochs * self.steps_per_epoch
-        first = epochs * self.steps_per_epoch
-        steps = range(first, first + self.steps_per_epoch)
-        read = np.cumsum([self.lengths[self.batch(step)[1]].sum() for step in steps])
+        read = np.cumsum(self._tokens(epochs, self.steps_per_epoch))
         return epochs * self.steps_per_epoch + int(np.searchsorted(read, rest)) + 1
 
     def tokens_in(self, n_steps: int) -> int:
         """Tokens that the first `n_steps` optimizer steps read, padding not counted."""
         epochs, rest = divmod(n_steps, self.steps_per_epoch)
-        last = sum(int(self.lengths[self.batch(epochs * self.steps_per_epoch + i)[1]].sum()) for i in range(rest))
-        return epochs * int(self.lengths.sum()) + last
+        return epochs * int(self.lengths.sum()) + int(self._tokens(epochs, rest).sum())
+
+    def _tokens(self, epoch: int, n_steps: int) -> np.ndarray:
+        """Of each of the first steps of an epoch."""
+        if not self._found_alone:
+            first = epoch * self.steps_per_epoch
+            return np.array([self.lengths[self.batch(first + i)[1]].sum() for i in range(n_steps)], dtype=np.int64)
+        assert self.batch_size is not None
+        n = min(n_steps * self.batch_size, len(self.lengths))
+        read = np.zeros(n_steps, dtype=np.int64)
+        for start in range(0, n, MANY):  # batch by batch it takes a minute, all at once a gigabyte
+            places = np.arange(start, min(start + MANY, n))
+            sizes = self.lengths[shuffled(places, len(self.lengths), self.seed, epoch)].sum(axis=1)
+            np.add.at(read, places // self.batch_size, sizes)
+        return read
+
+    @property
+    def _found_alone(self) -> bool:
+        """Whether a batch is found without the rest of its epoch."""
+        return self.row_lengths is None and self.batch_size is not None and len(self.lengths) >= MANY
 
     def _batch(self, epoch: int, place: int) -> np.ndarray:
         """The examples of a batch, or its rows if examples are packed."""
-        if self.row_lengths is None and self.batch_size is not None and len(self.lengths) >= MANY:
+        if self._found_alone:
+            assert self.batch_size is not None
             start = place * self.batch_size
             places = np.arange(start, min(start + self.batch_size, len(self.lengths)))
             return shuffled(places, len(self.lengths), self.seed, epoch)
