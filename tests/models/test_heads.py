@@ -93,6 +93,18 @@ def test_a_piece_at_a_time_and_none_twice(head: LanguageModelHead) -> None:
 
 
 @pytest.mark.usefixtures("in_threes")
+def test_pieces_of_double_precision_are_added_up_in_it() -> None:
+    embedding = TokenEmbedding(37, 24, scaled=False).double()
+    head = LanguageModelHead(embedding, tied=True, bias=False, scaled=False, softcap=None, transform=None)
+    hidden, labels = torch.randn(2, 7, 24, dtype=torch.float64, requires_grad=True), torch.randint(0, 37, (2, 7))
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits, labels, reduction="sum")
+
+    torch.testing.assert_close(head(hidden, labels, loss), loss(head(hidden).flatten(0, 1), labels.flatten()))
+
+
+@pytest.mark.usefixtures("in_threes")
 def test_in_pieces_without_a_gradient(head: LanguageModelHead) -> None:
     hidden, labels = torch.randn(2, 7, 24), torch.randint(0, 37, (2, 7))
     with torch.no_grad():

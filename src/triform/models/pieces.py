@@ -33,7 +33,7 @@ class LossInPieces(torch.autograd.Function):
         of_hidden = torch.empty_like(hidden) if wanted[0] else None
         of_weight = torch.zeros_like(weight) if wanted[1] else None
         of_bias = torch.zeros_like(bias) if bias is not None and wanted[2] else None
-        total = hidden.new_zeros((), dtype=torch.float32)
+        total = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32))
         for start in range(0, len(labels), size):
             piece = slice(start, start + size)
             logits = F.linear(hidden[piece], weight, bias).requires_grad_()
