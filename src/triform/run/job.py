@@ -1,7 +1,6 @@
 """The one runner, for single runs, jobs of a sweep and resumed runs."""
 
 import dataclasses
-import gc
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from triform.run.again import continued, keep
 from triform.run.check import WHOLE, check, check_keys, check_reach, devices
 from triform.run.errors import BadInput, one_line, place, report
 from triform.run.folder import Finish, RunFolder, check_inside, create, write_whole
+from triform.run.garbage import look_again
 from triform.run.log import recorded
 from triform.run.match import matched, said
 from triform.run.ranks import Launcher, launch, leave_slurm
@@ -353,9 +353,7 @@ def rank_main(
             trackers = loggers(config, folder)
             prepared = own_data(folder, config) if prepared is None else prepared
             made = parts(config, prepared)
-            if not gc.isenabled():  # what has been imported by now is no garbage
-                gc.freeze()
-                gc.enable()
+            look_again()
             code = fit(
                 settings=made.settings,
                 folder=folder.path,

@@ -1,6 +1,5 @@
 """The processes of a run on several devices."""
 
-import gc
 import multiprocessing
 import os
 import secrets
@@ -18,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from triform.run.errors import BadInput
+from triform.run.garbage import look_again
 from triform.training.codes import FAILED, FINISHED, PREEMPTED, SIGNALS
 from triform.training.stop import Preempted, stop
 
@@ -223,8 +223,7 @@ def _process(
 ) -> None:
     """A process forked from a server whose environment is older than the run."""
     os.setpgrp()  # Ctrl-C reaches the parent alone, which passes it on once
-    gc.freeze()  # what the server has imported is no garbage
-    gc.enable()
+    look_again()
     try:
         with stop.listening():
             os.environ.clear()

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from triform.run.check import check_name
 from triform.run.errors import BadInput, nearest, one_line
 from triform.run.folder import check_inside, read_mapping
+from triform.run.garbage import look_again
 from triform.run.help import conf_dir
 from triform.run.ranks import handling, warm
 from triform.run.recipe import CONFIG_NAME
@@ -248,6 +249,7 @@ def drive(
     if manifest.tuning is not None:
         folder.write(manifest)  # with which jobs count now
     again = [job for job in manifest.jobs if job.status not in (*OVER, FAILED) and chosen.wants(job)]
+    look_again()
     asked: list[int] = []
     with handling(lambda number, frame: asked.append(number)):
         with View(folder, manifest) as view:
