@@ -150,8 +150,9 @@ def fully_sharded(model: nn.Module, mesh: DeviceMesh, offload: OffloadPolicy, na
         narrow: the type that autocast multiplies matrices in; None: there is no autocast. Blocks are put together in
             it, which halves what is sent and leaves autocast nothing to copy; gradients leave a block in it and are
             added up in float32. What is computed in which type stays autocast's business, so that norms, scores and
-            the residual stream are as on one device. Unlike there, the gain and bias of a norm in a block, and their
-            gradient, are rounded to this type; tables and the last norm are not, which stay in float32.
+            the residual stream are as on one device. Unlike there, what is computed in float32 from parameters of a
+            block takes them, and has their gradient, rounded to this type: gains and biases of norms, a mixture's
+            router, sinks. Tables and the last norm stay in float32.
     """
     whole = MixedPrecisionPolicy(cast_forward_inputs=False)
     inside = whole if narrow is None else MixedPrecisionPolicy(narrow, torch.float32, cast_forward_inputs=False)
