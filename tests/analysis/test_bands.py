@@ -1,6 +1,7 @@
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,3 +120,20 @@ def test_a_broken_record_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_record_that_is_not_there_is_made_by(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"mine: no run .* is recorded; .*triform verify mine --record 5"):
         read_record(tmp_path / "mine.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "fragment"),
+    [
+        ({"curves": {"train/loss": {}}}, "no point of a curve"),
+        ({"curves": {"train/loss": {2: [3.0, 3.1]}}}, "not one value of each of 3 seeds"),
+        ({"seeds": [0, 1], "curves": {"train/loss": {2: [3.0, 3.1]}}}, "not one value of each of 3 seeds"),
+    ],
+)
+def test_a_record_that_nothing_can_be_judged_by_is_refused(
+    tmp_path: Path, change: dict[str, Any], fragment: str
+) -> None:
+    file = tmp_path / "mine.json"
+    dataclasses.replace(RECORD, **change).write(file)
+    with pytest.raises(BadInput, match=fragment):
+        read_record(file)

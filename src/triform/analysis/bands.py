@@ -24,6 +24,9 @@ from triform.run.folder import write_whole
 LEVEL = 0.99
 """Chance that an unchanged recipe is said to be so."""
 
+LEAST_SEEDS = 3
+"""Of a record, as a band from fewer would be too wide to say anything."""
+
 CURVES = ("train/loss", "validation/loss")
 """What is judged: a measure such as accuracy follows from the loss, but is coarser."""
 
@@ -110,6 +113,7 @@ def read_record(file: Path) -> Record:
             for metric, points in content["curves"].items()
         }
         record = Record(content["overrides"], content["seeds"], curves, Made(**content["made"]))
+        _check(record)
     except FileNotFoundError:
         raise BadInput(
             f"{file.stem}: no run of this recipe is recorded; triform verify lists those that are, and "
@@ -118,6 +122,19 @@ def read_record(file: Path) -> Record:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{file} is no record: {error}; put it back as triform verify --record wrote it") from error
     return record
+
+
+def _check(record: Record) -> None:
+    """Refuse what a run could not be judged by.
+
+    Raises:
+        ValueError: it has no point, or not one value of each seed.
+    """
+    values = [values for points in record.curves.values() for values in points.values()]
+    if not values:
+        raise ValueError("it has no point of a curve")
+    if len(record.seeds) < LEAST_SEEDS or any(len(one) != len(record.seeds) for one in values):
+        raise ValueError(f"a point has not one value of each of {LEAST_SEEDS} seeds or more")
 
 
 def made(run: Run, prepared: Prepared, environment: Mapping[str, Any]) -> Made:

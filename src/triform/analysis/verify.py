@@ -70,7 +70,7 @@ def record(name: str, overrides: Sequence[str], folders: Sequence[Path], n_seeds
         overrides: the short form, besides where the data is; none: as it was recorded before.
 
     Raises:
-        BadInput: there is no such recipe, or it can't be run.
+        BadInput: there is no such recipe, it can't be run, or there is nothing to record.
     """
     file = record_file(name, folders)
     short = [word for word in overrides if not is_unrecorded(word.partition("=")[0].lstrip("+~"))]
@@ -84,9 +84,18 @@ def record(name: str, overrides: Sequence[str], folders: Sequence[Path], n_seeds
             return Verdict(ran)
         seen.append(ran)
     values = {
-        metric: {step: [ran.curves[metric][step] for ran in seen] for step in points}
+        metric: {
+            step: [ran.curves[metric][step] for ran in seen]
+            for step in points
+            if all(step in ran.curves[metric] for ran in seen)  # another seed may have stopped earlier
+        }
         for metric, points in seen[0].curves.items()
     }
+    if not any(values.values()):
+        raise BadInput(
+            f"{name}: the {n_seeds} seeds have no point of a curve in common; let all train for as many steps "
+            "(trainer.max_steps) and stop none early"
+        )
     Record(short, [ran.seed for ran in seen], values, seen[0].made).write(file)
     return Verdict(FINISHED, True, (f"{file}: {n_seeds} seeds recorded",))
 

@@ -28,16 +28,17 @@ def main(arguments: list[str]) -> int:
 
     from pathlib import Path
 
-    from triform.analysis.bands import LEVEL
+    from triform.analysis.bands import LEAST_SEEDS, LEVEL
     from triform.analysis.verify import record, recorded, verify
     from triform.run.errors import BadInput
 
     if options.name is None:
         print("\n".join(recorded()))
         return FINISHED
-    if options.record is not None and options.record < 3:
+    if options.record is not None and options.record < LEAST_SEEDS:
         raise BadInput(
-            f"--record {options.record}: a band of {LEVEL:.0%} is made of 3 seeds or more; give at least 3, such as 5"
+            f"--record {options.record}: a band of {LEVEL:.0%} is made of {LEAST_SEEDS} seeds or more; give at least "
+            f"{LEAST_SEEDS}, such as 5"
         )
     folders = [Path(options.config_dir)] if options.config_dir else []
     if options.record is None:
