@@ -144,6 +144,9 @@ def test_what_is_no_text_or_no_such_run_is_refused(pairs: str, classes: str, pip
     code, lines, said = piped(b"fine\nna\xefve\n", "classify", classes)
     assert (code, lines) == (2, [])
     assert said.startswith("error: standard input, line 2 is not UTF-8 (byte 0xef)")
+    code, lines, said = piped(b"1\nna\xefve\n", "generate", pairs)
+    assert (code, len(lines)) == (2, 1)  # prompts are answered one by one
+    assert said.splitlines()[-1].startswith("error: standard input, line 2 is not UTF-8 (byte 0xef)")
     for words, message in (
         (["translate", classes], "trained on Classification has learnt no targets"),
         (["classify", pairs], "trained on Seq2Seq chooses no class"),
@@ -154,6 +157,15 @@ def test_what_is_no_text_or_no_such_run_is_refused(pairs: str, classes: str, pip
         assert code == 2
         assert said.count("\n") == 1
         assert message in said
+
+
+@pytest.mark.parametrize("name", ["translate", "generate"])
+def test_a_closed_standard_input_is_named(
+    name: str, pairs: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main([name, pairs]) == 2
+    assert capsys.readouterr().err.startswith("error: standard input is closed")
 
 
 def test_figures_of_other_data_do_not_depend_on_batches_or_order(

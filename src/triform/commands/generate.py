@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from triform.commands.lines import given_lines, text_of
 from triform.commands.parser import parser
 from triform.run.errors import BadInput
 
@@ -109,11 +110,13 @@ def check_draw(options: Namespace) -> None:
 
 
 def _lines() -> Iterator[str]:
+    source = given_lines()
     if sys.stdin.isatty():
         print("one prompt a line; end with Ctrl-D", file=sys.stderr)
-    for line in sys.stdin:
-        if line.strip():
-            yield line.rstrip("\n")
+    for number, line in enumerate(source, start=1):
+        text = text_of(line, number)
+        if text.strip():
+            yield text
 
 
 def _read(tokenizer: "Tokenizer", prompt: str, room: int | None, end: bool) -> list[int]:

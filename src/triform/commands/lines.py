@@ -60,7 +60,7 @@ def answer_lines(
     Raises:
         BadInput: a line is not UTF-8; those of earlier windows are written.
     """
-    source, out = sys.stdin.buffer, sys.stdout.buffer
+    source, out = given_lines(), sys.stdout.buffer
     if sys.stdin.isatty():
         print("one text a line; end with Ctrl-D", file=sys.stderr)
     window = 1 if sys.stdin.isatty() else max(WINDOW, batch_size)
@@ -69,7 +69,7 @@ def answer_lines(
     with _progress() as say:
         while raw := list(islice(source, window)):
             began = time.perf_counter()
-            texts = [_text(line, number + i) for i, line in enumerate(raw, 1)]
+            texts = [text_of(line, number + i) for i, line in enumerate(raw, 1)]
             given = [i for i, text in enumerate(texts) if text.strip()]
             ids = (encode or tokenizer.encode_batch)([texts[i] for i in given])
             unknown += [number + i + 1 for i, row in zip(given, ids, strict=True) if tokenizer.unk_id in row]
@@ -106,7 +106,26 @@ def _by_length(ids: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[i
         yield order[start : start + batch_size]
 
 
-def _text(line: bytes, number: int) -> str:
+def given_lines() -> Iterator[bytes]:
+    """Standard input, line by line.
+
+    Raises:
+        BadInput: it is closed.
+    """
+    if sys.stdin is None:
+        raise BadInput("standard input is closed; give the texts there, as in `< FILE`")
+    return iter(sys.stdin.buffer)
+
+
+def text_of(line: bytes, number: int) -> str:
+    """A line of standard input without its end.
+
+    Args:
+        number: of the line, from 1.
+
+    Raises:
+        BadInput: it is not UTF-8.
+    """
     line = line.removesuffix(b"\n").removesuffix(b"\r")
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8")
