@@ -5,14 +5,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed import HashStore
 
+from triform.training.meeting import Meeting
 from triform.training.saving import (
     BEST,
     DAMAGED,
@@ -21,6 +25,7 @@ from triform.training.saving import (
     AtomicCheckpointIO,
     NotSaved,
     copied,
+    fault,
     link,
     n_bytes,
     newest,
@@ -173,6 +178,24 @@ def test_the_newest_good_checkpoint_is_gone_on_from(tmp_path: Path, caplog: pyte
     damage(tmp_path / BEST)
     with pytest.raises(ValueError, match=r"last\.ckpt cannot be read.*; or start anew with: triform rerun"):
         newest(tmp_path)
+
+
+def test_a_checkpoint_that_one_rank_does_not_see_is_no_checkpoint(tmp_path: Path) -> None:
+    """As where each machine has a disk of its own; going on from an older one without a word would lose steps."""
+    store = HashStore()
+
+    def meeting(rank: int) -> Meeting:
+        one = Meeting(1, timedelta(seconds=30))
+        one.ranks, one.rank, one._store = 2, rank, store
+        return one
+
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    write(tmp_path / "first" / LAST, 1.0)
+    with ThreadPoolExecutor(2) as pool:
+        paths = (tmp_path / "first" / LAST, tmp_path / "second" / LAST)
+        found = list(pool.map(fault, paths, (meeting(0), meeting(1))))
+    assert all(one is not None and "is there on rank 0, not on rank 1" in one for one in found)
 
 
 def test_a_damaged_one_never_takes_the_place_of_a_good_one(tmp_path: Path) -> None:

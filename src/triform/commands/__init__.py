@@ -11,8 +11,6 @@ from triform.run.releases import check_releases
 from triform.training.codes import FAILED, FINISHED, PREEMPTED
 from triform.training.stop import Preempted, stop
 
-atexit.register(gc.freeze)  # a process that ends would look for garbage first, for a second of torch's objects
-
 COMMANDS = {
     "train": "train a model; the same as python train.py",
     "resume": "go on with a run that was stopped",
@@ -41,6 +39,7 @@ RUNS = ("train", "resume", "rerun", "replay", "verify")
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says and return the exit code."""
+    atexit.register(gc.freeze)  # a process that ends would look for garbage first, for a second of torch's objects
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
     if name in ("-h", "--help", "help"):

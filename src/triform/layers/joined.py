@@ -36,7 +36,8 @@ def joined_projections(model: nn.Module) -> Iterator[None]:
     """Within it, parts that have `joined` compute their `projections` at once where that is faster.
 
     Not where one of them is more than an ordinary `nn.Linear` (adapted, split over devices, watched by hooks), nor in a
-    compiled model, which joins what it likes and would be compiled anew for new copies.
+    compiled model, which joins what it likes and would be compiled anew for new copies. The model is one thread's for
+    that long: another that uses it at once needs a model of its own.
     """
     modules = list(model.modules())
     compiled = any(module._compiled_call_impl is not None for module in modules)

@@ -227,6 +227,9 @@ def fault(path: Path, meeting: Meeting) -> str | None:
     of_all = meeting.told(found)
     if not of_all[0]:
         return ""
+    for rank, one in enumerate(of_all):
+        if not one:
+            return f"{path} is there on rank 0, not on rank {rank}; put paths.outputs where all machines see the same"
     return next((one for one in of_all if one != "good"), None)
 
 
