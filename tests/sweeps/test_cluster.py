@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.run.tiny import TINY, start, train, triform
+from tests.run.tiny import COMMAND, TINY, environment, start, train, triform
 from tests.sweeps.test_sweep import only, states, wait_for_step, wait_for_sweep
 from tests.training.runs import outcome
 from triform.run.folder import RunFolder
+from triform.run.help import conf_dir
 from triform.sweeps.sbatch import queued
 from triform.sweeps.slurm import Slurm
 from triform.sweeps.submission import RECORD
@@ -148,7 +149,55 @@ def test_an_array_whose_tasks_are_stopped_alone(tmp_path: Path) -> None:
         assert "going on from" in (folder.path / str(number) / "slurm.txt").read_text()
 
 
-def test_ctrl_c_may_cancel_and_a_sweep_is_taken_up_retried_and_widened(tmp_path: Path) -> None:
+def sweep(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """`triform sweep WORDS`, not waited for."""
+    line = (*COMMAND, "sweep", *words)
+    return subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment()
+    )
+
+
+def test_a_sweep_is_retried_and_taken_up_by_its_folder(tmp_path: Path) -> None:
+    """Jobs fail on nodes that are broken; resume leaves them so; retry is killed, and resume ends what it began."""
+    broken = tmp_path / "broken"
+    broken.touch()
+    template = tmp_path / "own.sbatch"
+    script = (conf_dir() / "hydra" / "launcher" / "slurm.sbatch").read_text()
+    template.write_text(script.replace("{{options}}\n", f"{{{{options}}}}\ntest ! -e {broken} || exit 3\n"))
+    words = (*CLUSTER, "name=again", "seed=0,1", "trainer.max_steps=120", f"hydra.launcher.template={template}")
+    process = start(tmp_path, *words)
+    _, error = process.communicate(timeout=600)
+    assert process.returncode == 1, error
+    folder = only(tmp_path)
+    assert set(states(folder).values()) == {"failed"}
+    broken.unlink()
+    process = sweep(tmp_path, "resume", str(folder.path))
+    process.communicate(timeout=600)
+    assert process.returncode == 1
+    assert [(job.status, job.attempts) for job in folder.read().jobs] == [("failed", 1)] * 2
+    process = sweep(tmp_path, "retry", str(folder.path))
+    wait_for_step(folder, 0, 3, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    process = sweep(tmp_path, "resume", str(folder.path))
+    out, error = process.communicate(timeout=600)
+    assert process.returncode == 0, out + error
+    assert [(job.status, job.attempts) for job in folder.read().jobs] == [("finished", 2)] * 2
+
+
+def test_variants_are_tuned_then_judged(tmp_path: Path) -> None:
+    words = (*CLUSTER, "name=tuned", "optimizer.lr=1e-4,1e-2", "compare.tune=optimizer.lr", "seed=3,4")
+    process = start(tmp_path, *words)
+    out, error = process.communicate(timeout=800)
+    assert process.returncode == 0, out + error
+    jobs = only(tmp_path).read().jobs
+    assert [(job.stage, job.value, job.attempts) for job in jobs] == [
+        *(("tuning", "0.0001", 1), ("tuning", "0.01", 1), ("final", "0.01", 1), ("final", "0.01", 1))
+    ]
+    assert "test data: looked at by 2 of 2, once each" in out
+
+
+def test_ctrl_c_may_cancel(tmp_path: Path) -> None:
     words = (*CLUSTER, "name=stop", "seed=0,1", *LONG, "hydra.launcher.cancel=true", "hydra.launcher.limit=1")
     process = start(tmp_path, *words)
     folder = wait_for_sweep(tmp_path, process)
