@@ -80,6 +80,9 @@ def test_translate_keeps_lines_and_their_order(pairs: str, piped: Piped, monkeyp
         assert piped(lines[number], "translate", pairs)[1] == [whole[number]]
     assert piped(AWKWARD, "translate", pairs, "--batch-size", "1")[1] == whole
     assert len(piped(AWKWARD, "translate", pairs, "--num-beams", "3", "--batch-size", "3")[1]) == N_LINES
+    wide = ("--num-beams", "40")  # so many that ends are among them
+    short, long = (piped(lines[0], "translate", pairs, *wide, "--length-penalty", to)[1] for to in ("-9", "9"))
+    assert len(short[0]) < len(long[0])
     monkeypatch.setattr(triform.commands.lines, "WINDOW", 3)
     assert piped(AWKWARD, "translate", pairs, "--batch-size", "3")[1] == whole
     assert piped("", "translate", pairs) == (0, [], "")
@@ -151,6 +154,8 @@ def test_what_is_no_text_or_no_such_run_is_refused(pairs: str, classes: str, pip
         (["translate", classes], "trained on Classification has learnt no targets"),
         (["classify", pairs], "trained on Seq2Seq chooses no class"),
         (["translate", pairs, "--num-beams", "0"], "--num-beams 0: set it to at least 1"),
+        (["translate", pairs, "--length-penalty", "nan"], "--length-penalty nan: set it to a finite number"),
+        (["translate", pairs, "--length-penalty", "2"], "--length-penalty: only a search has one"),
         (["classify", classes, "--batch-size", "0"], "--batch-size 0: set it to at least 1"),
     ):
         code, _, said = piped("x\n", *words)

@@ -1,5 +1,7 @@
 """`triform translate RUN < in > out`."""
 
+import math
+
 from triform.commands.lines import add_batch_size, answer_lines, check_batch_size
 from triform.commands.parser import parser
 from triform.run.errors import BadInput
@@ -15,10 +17,22 @@ def main(arguments: list[str]) -> int:
     made.add_argument(
         "--num-beams", type=int, default=1, metavar="N", help="search with N beams (default: 1, greedily)"
     )
+    made.add_argument(
+        "--length-penalty",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="a search divides the log-probability of a target by its length to the power of P: above 1 longer targets "
+        "win more often, below 1 shorter ones (default: 1)",
+    )
     options = made.parse_args([word for word in arguments if not word.startswith("traceback=")])  # for who calls
     check_batch_size(options.batch_size)
     if options.num_beams < 1:
         raise BadInput(f"--num-beams {options.num_beams}: set it to at least 1, or leave it out")
+    if not math.isfinite(options.length_penalty):
+        raise BadInput(f"--length-penalty {options.length_penalty}: set it to a finite number, or leave it out")
+    if options.length_penalty != 1 and options.num_beams == 1:
+        raise BadInput("--length-penalty: only a search has one; set --num-beams above 1")
 
     from triform.run.load import open_run
     from triform.tasks.seq2seq import Seq2Seq
@@ -34,7 +48,7 @@ def main(arguments: list[str]) -> int:
     model = loaded.model.to(device_type(loaded.config["trainer"]["accelerator"]))
     answer_lines(
         loaded.tokenizer.source,
-        lambda rows, texts: task.answer(model, rows, options.num_beams),
+        lambda rows, texts: task.answer(model, rows, options.num_beams, options.length_penalty),
         task.room(),
         options.batch_size,
     )

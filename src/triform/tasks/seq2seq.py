@@ -121,15 +121,18 @@ class Seq2Seq(Objective):
         model: Model,
         sources: Sequence[Ids],
         num_beams: int = 1,
+        length_penalty: float = 1.0,
         on_token: Callable[[Tensor], bool] | None = None,
     ) -> list[str]:
         """The likeliest target of each source (token ids without marks), greedily or by a search with beams.
 
         Args:
+            length_penalty: see `triform.generation.beam.BeamSearch`; above 1 longer targets win more often.
             on_token: is told each new token of a single source as it comes, and returns False.
         """
         rows = [[int(token) for token in source] for source in sources]
-        return [self.tokenizer.decode(row) for row in self.form.write(model, rows, self.seq_len, num_beams, on_token)]
+        written = self.form.write(model, rows, self.seq_len, num_beams, length_penalty, on_token)
+        return [self.tokenizer.decode(row) for row in written]
 
     def _cut(self, ids: Ids) -> list[int]:
         return [int(token) for token in ids[: self.room()]]

@@ -67,6 +67,7 @@ class SourceTarget:
         sources: Sequence[list[int]],
         limit: int,
         num_beams: int = 1,
+        length_penalty: float = 1.0,
         on_token: Callable[[Tensor], bool] | None = None,
     ) -> list[list[int]]:
         """The likeliest target of each source without its end, greedily or, of what is not seen both ways, by a search
@@ -94,6 +95,7 @@ class SourceTarget:
                 mask,
                 max_new_tokens=room,
                 num_beams=num_beams,
+                length_penalty=length_penalty,
                 eos_id=tokens.eos_id,
                 pad_id=tokens.pad_id,
                 vocab_size=self.n_tokens,
