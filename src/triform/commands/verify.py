@@ -41,6 +41,9 @@ def main(arguments: list[str]) -> int:
             f"{LEAST_SEEDS}, such as 5"
         )
     folders = [Path(options.config_dir)] if options.config_dir else []
+    for folder in folders:
+        if not folder.is_dir():
+            raise BadInput(f"--config-dir {folder}: there is no such folder")
     if options.record is None:
         found = verify(options.name, options.overrides, folders)
     else:

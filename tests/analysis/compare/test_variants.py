@@ -7,7 +7,7 @@ import pytest
 
 from tests.analysis.compare.made import make_run
 from triform.analysis.compare.gather import Job, gather
-from triform.analysis.compare.variants import Variant, differing, find, labels, short, variants
+from triform.analysis.compare.variants import Variant, differing, find, labels, short, shown, variants
 from triform.analysis.runs import Run
 from triform.run.errors import BadInput
 
@@ -28,6 +28,20 @@ def test_seeds_names_paths_and_loggers_make_no_variant() -> None:
     (one,) = variants(jobs)
     assert [run.config["seed"] for run in one.finished] == [0, 1, 2]
     assert one.label == "a"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (["a.en", "a.de"], '["a.en", "a.de"]'),
+        (["/data/multi30k/train.en.gz", "/data/multi30k/train.de.gz"], "[/data/multi30k/train.en.gz, +1]"),
+        ("/home/somebody/models/pretrained/stories260K", "…/models/pretrained/stories260K"),
+        ("a" * 33, "…" + "a" * 31),
+        (0.00123456, "0.001235"),
+    ],
+)
+def test_a_value_is_shown_short_and_never_cut_within_a_name(value: Any, expected: str) -> None:
+    assert shown(value) == expected
 
 
 def test_every_other_key_makes_one() -> None:

@@ -22,6 +22,9 @@ UNSET = "not set"
 N_TOLD = 3
 """Keys that tell variants apart which were typed alike."""
 
+LONGEST = 32
+"""Characters of a value in a label."""
+
 
 @dataclass
 class Variant:
@@ -185,7 +188,9 @@ def short(keys: Iterable[str]) -> dict[str, str]:
 
 
 def shown(value: Any) -> str:
-    """A value as it is typed; a number to four digits, of a class its name, of a long text its end."""
+    """A value as it is typed; a number to four digits, of a class its name, of a long path its last names."""
+    if isinstance(value, list) and len(json.dumps(value)) > LONGEST:
+        return f"[{shown(value[0])}, +{len(value) - 1}]" if len(value) > 1 else f"[{shown(value[0])}]"
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -195,7 +200,11 @@ def shown(value: Any) -> str:
     text = json.dumps(value) if isinstance(value, list | dict) else str(value)
     if re.fullmatch(r"[A-Za-z_][\w]*(\.[A-Za-z_]\w*)+", text):
         text = text.rpartition(".")[2]
-    return text if len(text) <= 32 else "…" + text[-31:]
+    if len(text) <= LONGEST:
+        return text
+    start = len(text) - LONGEST + 1
+    whole = text.find("/", start)
+    return "…" + text[start if whole < 0 else whole :]
 
 
 def _parts(key: str) -> list[str]:
