@@ -56,6 +56,18 @@ def test_a_folder_of_any_name(folder: Path, tmp_path: Path, name: str, quote: st
     assert (config["model"]["path"], config["tokenizer"]["path"]) == (str(model), str(model))
 
 
+def test_a_recipe_may_begin_with_a_trained_model(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    recipe = tmp_path / "experiment" / "tuned.yaml"
+    recipe.write_text("# @package _global_\ndefaults:\n  - override /model: from_pretrained\nseed: 7\n")
+    words = ["experiment=tuned", f"model.path={folder}", "data=text", "task=causal_lm"]
+    assert compose(words, [tmp_path]) == compose(["model=from_pretrained", *words], [tmp_path])
+    config = compose(["experiment=tuned", "model=decoder"], [tmp_path])
+    assert (config["seed"], config["model"].get("path")) == (7, None), "what is typed wins"
+    with pytest.raises(ValueError, match=r"needs the folder of the model; write model.path=FOLDER"):
+        compose(["experiment=tuned"], [tmp_path])
+
+
 def test_a_folder_that_has_gone_is_named(folder: Path, text: Path, tmp_path: Path) -> None:
     """Not a tokenizer that has changed: so a run that is resumed without it says what to put back."""
     model = shutil.copytree(folder, tmp_path / "model")

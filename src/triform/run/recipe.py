@@ -39,11 +39,14 @@ def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[
         BadInput: `model=from_pretrained` of a folder that holds no model.
     """
     arguments = [quoted(argument) for argument in arguments]
+    data, recipe = _choice(arguments, "data"), _choice(arguments, "experiment")
+    content = _recipe_content(recipe or data, folders)
+    if _choice(arguments, "model") is None and _options(content).get("model") == FROM_PRETRAINED:
+        arguments = [f"model={FROM_PRETRAINED}", *arguments]
     if _choice(arguments, "model") == FROM_PRETRAINED:
         from triform.run.initial import expanded
 
         arguments = expanded(arguments)
-    data, recipe = _choice(arguments, "data"), _choice(arguments, "experiment")
     brought = []
     if recipe is None and data is not None and not _is_sweep(data):
         recipe = data if _file(f"experiment/{data}", folders) is not None else "none"
@@ -53,6 +56,11 @@ def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[
     taken_back = [*_dropped(arguments, recipe, folders), *_misfits(arguments, recipe, folders)]
     taken_back = [word for word in taken_back if word not in arguments]  # a sweep calls twice
     return [*taken_back, *arguments, *brought]
+
+
+def _recipe_content(name: str | None, folders: Sequence[Path]) -> dict[str, Any]:
+    file = _file(f"experiment/{name}", folders)
+    return {} if file is None else read_mapping(file)
 
 
 def quoted(argument: str) -> str:
