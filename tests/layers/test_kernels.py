@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -67,6 +68,45 @@ def test_bias_is_added_to_the_scores(kernel: str) -> None:
     torch.testing.assert_close(out, expected)
     unmasked = kernels.KERNELS[kernel](q, k, v, None, bias, 0.0)
     torch.testing.assert_close(unmasked, naive(q, k, v, torch.ones_like(visible), bias))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kv_heads", [HEADS, 2])
+@pytest.mark.parametrize("mask", [None, "causal", "padding", "left padding"])
+def test_a_bias_that_learns_has_the_gradient_that_torch_gives_it(
+    mask: str | None, kv_heads: int, dtype: torch.dtype
+) -> None:
+    q, k, v = (x.detach().to(dtype).requires_grad_() for x in inputs(kv_heads))
+    bias = torch.randn(1, HEADS, Q_LEN, Q_LEN, generator=torch.Generator().manual_seed(1)).to(dtype).requires_grad_()
+    visible = torch.ones(BATCH, 1, Q_LEN, Q_LEN, dtype=torch.bool)
+    if mask is not None:
+        dense = MASKS[mask].dense(Q_LEN, Q_LEN, q.device)
+        assert dense is not None
+        visible = dense.expand(visible.shape)
+    sees = visible.any(-1, keepdim=True)
+    added = bias.where(visible | ~sees, float("-inf"))
+    expected = F.scaled_dot_product_attention(q, k, v, added, scale=1.3, enable_gqa=True) * sees
+    out = kernels.sdpa(q, k, v, None if mask is None else MASKS[mask], bias, 0.0, scale=1.3)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out, expected)
+    ours, theirs = (torch.autograd.grad(x.square().sum(), (q, k, v, bias)) for x in (out, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+@pytest.mark.parametrize("mask", [None, "causal", "documents"])
+def test_dropout_leaves_out_some_weights_and_enlarges_the_rest(kernel: str, mask: str | None) -> None:
+    q, k = torch.randn(BATCH, HEADS, Q_LEN, Q_LEN), torch.randn(BATCH, 3, Q_LEN, Q_LEN)
+    of = None if mask is None else MASKS[mask]
+    each = torch.eye(Q_LEN).expand(BATCH, 3, -1, -1)  # what is read of these values are the weights
+    torch.manual_seed(0)
+    out = kernels.KERNELS[kernel](q, k, each, of, None, 0.25)
+    weights = kernels.attention_weights(q, k, of, None)
+    kept = out != 0
+    torch.testing.assert_close(out, weights * kept / 0.75)
+    dropped = ~kept[weights != 0]
+    assert 0.15 < dropped.float().mean() < 0.35
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])

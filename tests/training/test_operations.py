@@ -42,9 +42,9 @@ class Cost:
 
 
 EXPECTED = {
-    "encoder": Cost(operations=139, copies=2, waits=2, made=4372),
-    "decoder": Cost(operations=271, copies=2, waits=2, made=10256),
-    "encoder_decoder": Cost(operations=361, copies=10, waits=2, made=12852),
+    "encoder": Cost(operations=144, copies=2, waits=2, made=4372),
+    "decoder": Cost(operations=236, copies=2, waits=2, made=8321),
+    "encoder_decoder": Cost(operations=373, copies=10, waits=2, made=12852),
 }
 FREE = ("_unsafe_view", "empty_like", "empty", "_record_function_enter_new", "_record_function_exit")
 COPIES, WAITS = ("clone", "copy_", "_to_copy", "_foreach_copy_"), ("_local_scalar_dense", "nonzero")

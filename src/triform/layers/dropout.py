@@ -1,8 +1,12 @@
-"""Dropout that costs nothing when it does nothing."""
+"""Dropout that draws little, and costs nothing when it does nothing."""
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+# Of the numbers that shares are counted in: four of them are drawn at once.
+STEPS = 2**16
 
 
 class Dropout(nn.Module):
@@ -16,7 +20,22 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        return F.dropout(x, self.p) if self.training else x
+        return dropout(x, self.p) if self.training else x
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+def dropout(x: Float[Tensor, "*shape"], share: float) -> Float[Tensor, "*shape"]:
+    """What `F.dropout` does, on a CPU in a quarter of the time, from 16 random bits a number.
+
+    The share is rounded to a multiple of 2^-16 there, and what is left is divided by just that: its mean stays exact.
+    """
+    if share == 0 or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.dropout(x, share)
+    dropped = min(round(share * STEPS), STEPS - 1)
+    quarter = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
+    drawn = quarter.random_(-(2**63), None).view(torch.int16)[: x.numel()].view(x.shape)
+    factor = torch.empty(x.shape, dtype=x.dtype)
+    torch.ge(drawn, dropped - STEPS // 2, out=factor)
+    return x * factor.mul_(STEPS / (STEPS - dropped))

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from triform.layers.dropout import dropout as dropped
 from triform.layers.masks import AttentionMask, Span
 
 # Pairs of a query and a key that a mask may spell out at once, and the queries of a piece of a larger one.
@@ -39,15 +40,18 @@ def sdpa(
 ) -> Float[Tensor, "batch n_heads q_len head_dim"]:
     """PyTorch's fused attention. Memory linear in length unless `dropout` > 0 or a bias or `softcap` is given.
 
+    Where PyTorch does not fuse (on a CPU with `dropout` > 0 or a bias that learns, and with `softcap`), this is the
+    formula step by step as in `eager`, in less time than by the steps that PyTorch takes.
+
     A mask of more than `MAX_MASK` pairs is spelled out for `PIECE` queries at a time, in the forward pass and
     again in the backward pass, together with the keys that they may see. On a CPU a window of less than half the row
     is taken `WINDOWED_PIECE` queries at a time. Not so under torch.compile, where the number of pieces would have to be
-    fixed. With `softcap`, which PyTorch does not fuse, this is `eager`.
+    fixed.
     """
     if softcap is not None:
         return eager(q, k, v, mask, bias, dropout, scale, softcap, sinks)
     q_len, kv_len = q.shape[2], k.shape[2]
-    if mask is not None and bias is None and mask.is_causal_only(q_len, kv_len):
+    if mask is not None and bias is None and mask.is_causal_only(q_len, kv_len) and _fuses(q, bias, dropout):
         return _fused(q, k, v, None, dropout, True, scale, sinks)
     if torch.compiler.is_compiling() or mask is None or mask.is_flat(q_len, kv_len):
         return _masked(q, k, v, *_dense(mask, q_len, kv_len, q.device), bias, dropout, scale, sinks)
@@ -96,19 +100,34 @@ def attention_weights(
     Rows sum to 1, with `sinks` to less, and are 0 for a query that sees no key.
     """
     visible, blind = _dense(mask, q.shape[2], k.shape[2], q.device)
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # query head i reads head i // group size
-    scores = (q @ k.transpose(-2, -1) * _scale(q, scale)).float()
+    weights = _weights(q, k, visible, bias, scale, softcap, sinks)
+    return weights if blind is None else weights.masked_fill(blind, 0)
+
+
+def _weights(
+    q: Tensor,
+    k: Tensor,
+    visible: Tensor | None,
+    bias: Tensor | None,
+    scale: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """As in `attention_weights`, where each query sees a key; in few passes over the scores, the largest tensor."""
+    factor = _scale(q, scale)
+    scores = (q if factor == 1 else q * factor) @ _of_each_head(k, q).transpose(-2, -1)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
-    if bias is not None:
-        scores = scores + bias
     if visible is not None:
-        scores = scores.masked_fill(~visible, float("-inf"))
+        unseen = torch.zeros(visible.shape, device=q.device).masked_fill_(~visible, float("-inf"))
+        bias = unseen if bias is None else bias + unseen
+    if bias is not None:
+        scores += bias
     if sinks is not None:
         sink = sinks.float()[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, sink), dim=-1)
-    weights = scores.softmax(dim=-1).to(q.dtype)[..., : k.shape[2]]
-    return weights if blind is None else weights.masked_fill(blind, 0)
+    return scores.softmax(dim=-1).to(q.dtype)[..., : k.shape[2]]
 
 
 def attend(
@@ -117,11 +136,15 @@ def attend(
     dropout: float,
 ) -> Float[Tensor, "batch n_heads q_len head_dim"]:
     """The weighted mean of the values."""
-    v = v.repeat_interleave(weights.shape[1] // v.shape[1], dim=1)
-    return F.dropout(weights, dropout) @ v
+    return (dropped(weights, dropout) if dropout > 0 else weights) @ _of_each_head(v, weights)
 
 
 KERNELS = {"sdpa": sdpa, "eager": eager}
+
+
+def _of_each_head(k: Tensor, q: Tensor) -> Tensor:
+    """The keys or values of each query head: head i reads head i // group size."""
+    return k if k.shape[1] == q.shape[1] else k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
 
 
 def _scale(q: Tensor, scale: float | None) -> float:
@@ -160,10 +183,18 @@ def _masked(
     scale: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    if bias is not None:
-        visible = bias.to(q.dtype) if visible is None else bias.to(q.dtype).where(visible, float("-inf"))
-    out = _fused(q, k, v, visible, dropout, False, scale, sinks)
+    if _fuses(q, bias, dropout):
+        if bias is not None:
+            visible = bias.to(q.dtype) if visible is None else bias.to(q.dtype).where(visible, float("-inf"))
+        out = _fused(q, k, v, visible, dropout, False, scale, sinks)
+    else:
+        out = attend(_weights(q, k, visible, bias, scale, None, sinks), v, dropout)
     return out if blind is None else out.masked_fill(blind, 0)
+
+
+def _fuses(q: Tensor, bias: Tensor | None, dropout: float) -> bool:
+    """Whether PyTorch has one kernel for this."""
+    return q.device.type != "cpu" or not (dropout > 0 or (bias is not None and bias.requires_grad))
 
 
 def _fused(

@@ -13,6 +13,37 @@ def test_equals_torch() -> None:
     torch.testing.assert_close(ours(x), theirs(x))
 
 
+@pytest.mark.parametrize("cast", ["before", "after"])
+@pytest.mark.parametrize("unit_offset", [False, True])
+def test_gradients_equal_those_of_torch_and_training_changes_no_output(cast: str, unit_offset: bool) -> None:
+    ours, theirs = RMSNorm(24, 1e-3, cast, unit_offset), nn.RMSNorm(24, eps=1e-3)
+    nn.init.normal_(ours.weight)
+    with torch.no_grad():
+        theirs.weight.copy_(ours.weight + float(unit_offset))
+    x = torch.randn(2, 7, 24, requires_grad=True)
+    out, expected = ours(x), theirs(x)
+    assert torch.equal(out, expected)
+    with torch.no_grad():
+        assert torch.equal(ours(x), out)
+    towards = torch.randn(2, 7, 24)
+    for one, other in zip(
+        torch.autograd.grad(out, (x, ours.weight), towards),
+        torch.autograd.grad(expected, (x, theirs.weight), towards),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_frozen_weight_and_an_input_without_gradient() -> None:
+    norm = RMSNorm(24, 1e-3, "before", False)
+    x = torch.randn(2, 7, 24)
+    norm(x).sum().backward()
+    assert norm.weight.grad is not None
+    norm.requires_grad_(False)
+    assert not norm(x).requires_grad
+    assert norm(x.requires_grad_()).requires_grad
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_casts_before_the_weight_like_llama(dtype: torch.dtype) -> None:
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
