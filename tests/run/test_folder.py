@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from triform.run.check import check_name, check_writable
+from triform.run.check import check_writable
 from triform.run.folder import create, resolve_run
+from triform.run.values import check_name
 
 
 def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from lightning.pytorch.callbacks import Callback
 import triform
 from tests.run.tiny import TINY, TRAIN, environment, folder_of
 from triform.run import releases
-from triform.run.check import check_name
 from triform.run.errors import one_line
 from triform.run.folder import check_inside
 from triform.run.releases import check_releases
 from triform.run.secrets import check_secrets, check_typed
+from triform.run.values import check_name
 from triform.training.secrets import hidden
 
 CANARY = "canary7f3e9b"

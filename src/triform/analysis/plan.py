@@ -12,12 +12,13 @@ from triform.analysis.anatomy import DTYPES, MIB, MIXED, Memory, kept, memory, m
 from triform.analysis.cluster import Cut, Traffic, cut_of, lean
 from triform.models.cost import count_parameters, flops_per_token
 from triform.run.build import build
-from triform.run.check import check_content, check_keys, check_reach
+from triform.run.check import check_content, check_keys
 from triform.run.compose import compose
 from triform.run.errors import BadInput, one_line
 from triform.run.job import settled
 from triform.run.match import matched, said
 from triform.run.parts import check_data, known_data
+from triform.run.relations import check_reach
 from triform.run.sketch import Effort, effort, sketch
 from triform.training.hardware import device_type, matmul_ceiling, pick_precision
 from triform.training.strategies import NARROW

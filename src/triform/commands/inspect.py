@@ -68,11 +68,14 @@ def _described(
     path: Path | None, overrides: Sequence[str], trust: Sequence[str], config_dir: str | None
 ) -> tuple[dict[str, Any], Any, Sequence[str]]:
     """Config, its model on the meta device, and what had to be assumed."""
-    from triform.run.check import check_arguments, check_keys, check_targets, check_values, targets
+    from triform.run.arguments import check_arguments
+    from triform.run.build import check_targets, targets
+    from triform.run.check import check_keys
     from triform.run.compose import compose
     from triform.run.folder import resolve_run
     from triform.run.job import settled
     from triform.run.rerun import changed
+    from triform.run.values import check_values
 
     folder = None if path is None else resolve_run(path)
     if folder is None:

@@ -6,6 +6,7 @@ import traceback as tracebacks
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from triform.training.codes import BAD_INPUT, FAILED
 from triform.training.secrets import hidden
@@ -21,6 +22,13 @@ def nearest(word: str, names: Iterable[str]) -> str:
     by_lower = {name.lower(): name for name in names}
     close = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.55)
     return f" (did you mean '{by_lower[close[0]]}'?)" if close else ""
+
+
+def show(value: Any) -> str:
+    """A value as it is typed."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def one_line(error: BaseException) -> str:

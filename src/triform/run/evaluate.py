@@ -14,12 +14,12 @@ from triform.data.prepare import Origin, Split, tell_unknown
 from triform.data.sources.files import has_content
 from triform.data.stream import Examples, HeldOut
 from triform.run.build import build
-from triform.run.check import LOADER, check_values
 from triform.run.errors import BadInput, nearest
 from triform.run.folder import RunFolder, read_labels
 from triform.run.load import Loaded, open_run
 from triform.run.parts import loader, own_data, read_origin
 from triform.run.rerun import changed
+from triform.run.values import LOADER, check_values
 from triform.tasks.figures import Figures
 from triform.training.hardware import device_type
 

@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from triform.run.check import choices
+from triform.run.arguments import choices
 from triform.run.compose import VERSION_BASE, composed, keys, plain
 from triform.run.errors import BadInput
 from triform.run.help import conf_dir, groups

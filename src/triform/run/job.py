@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from triform.run.again import continued, keep
-from triform.run.check import WHOLE, check, check_keys, check_reach, devices
+from triform.run.check import check, check_keys, devices
 from triform.run.errors import BadInput, one_line, place, report
 from triform.run.folder import Finish, RunFolder, check_inside, create, write_whole
 from triform.run.garbage import look_again
 from triform.run.log import recorded
 from triform.run.match import matched, said
 from triform.run.ranks import Launcher, launch, leave_slurm
+from triform.run.relations import check_reach
 from triform.run.secrets import check_typed
+from triform.run.values import WHOLE
 from triform.training.codes import BAD_INPUT, FAILED, FINISHED, PREEMPTED
 from triform.training.stop import Preempted, stop
 

@@ -17,9 +17,10 @@ from triform.data.sources.base import Source
 from triform.data.sources.streamed import Streamed
 from triform.data.tokenizers import Recipe, Separate, Tokenizer
 from triform.run.build import build, locate
-from triform.run.check import LOADER, NEEDED, devices
+from triform.run.check import devices
 from triform.run.errors import BadInput, one_line
 from triform.run.folder import RunFolder
+from triform.run.values import LOADER, NEEDED
 from triform.tasks.objective import Objective
 from triform.tasks.packing import packing
 from triform.training.hardware import rank

@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from triform.run.check import check_keys, check_reach
+from triform.run.check import check_keys
 from triform.run.cli import config_folders, parsed
 from triform.run.compose import composed, plain
 from triform.run.errors import BadInput, nearest, one_line
@@ -23,6 +23,7 @@ from triform.run.help import conf_dir
 from triform.run.job import checked, created, settled
 from triform.run.match import matched
 from triform.run.recipe import CONFIG_NAME, with_recipe
+from triform.run.relations import check_reach
 from triform.sweeps.launcher import Launcher
 from triform.sweeps.manifest import Job
 

@@ -12,7 +12,6 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from triform.run.check import check_name
 from triform.run.errors import BadInput, nearest, one_line
 from triform.run.folder import check_inside, read_mapping
 from triform.run.garbage import look_again
@@ -20,6 +19,7 @@ from triform.run.help import conf_dir
 from triform.run.ranks import handling, warm
 from triform.run.recipe import CONFIG_NAME
 from triform.run.secrets import check_typed
+from triform.run.values import check_name
 from triform.sweeps.compose import Composed, compose_job, config_of, figures_of, objectives_of
 from triform.sweeps.driver import Driver, exit_code
 from triform.sweeps.launcher import Launcher

@@ -11,10 +11,10 @@ from triform.commands import main
 from triform.data.prepare import prepare
 from triform.data.sources.pairs import PairFiles
 from triform.data.tokenizers import BPE, Char, Separate, Tokenizer, Word
-from triform.run.check import check_separate
 from triform.run.cli import main as train
 from triform.run.compose import compose
 from triform.run.parts import model_factory
+from triform.run.relations import check_separate
 from triform.tasks.source_target import SourceTarget
 
 PAIRS = [("ab cd", "xyz"), ("b a", "zzyx"), ("dcba", "x")]
