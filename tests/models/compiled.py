@@ -7,14 +7,18 @@ prints one line of JSON for each; `both`: with and without padding.
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.utils import counters
 
 from tests.models.composed import PARTS, build, chosen, ids, read
+from triform.layers import dropout, kernels
 from triform.layers.feed_forward.mixture import loads
 from triform.models.output import ModelOutput
 
@@ -63,6 +67,13 @@ def step(
     return hidden.detach(), {name: p.grad for name, p in model.named_parameters()}, loads(model)
 
 
+@contextmanager
+def drawn_by_torch() -> Iterator[None]:
+    """Dropout as a compiled model has it."""
+    with patch.object(dropout, "dropout", F.dropout), patch.object(kernels, "dropped", F.dropout):
+        yield
+
+
 def examine(family: str, overrides: tuple[str, ...], backend: str, paddings: tuple[bool, ...]) -> dict[str, Any]:
     """Of a compiled model: its graphs, what broke them, and the largest difference to what it computes uncompiled."""
     model = build(family, "model.max_seq_len=24", *overrides).train()
@@ -74,7 +85,8 @@ def examine(family: str, overrides: tuple[str, ...], backend: str, paddings: tup
         for length in LENGTHS:
             hidden, gradients, experts = step(model, compiled, length, padded)
             gradients = {name: None if g is None else g.clone() for name, g in gradients.items()}
-            expected, expected_gradients, expected_experts = step(model, model, length, padded)
+            with drawn_by_torch():
+                expected, expected_gradients, expected_experts = step(model, model, length, padded)
             pairs = [(hidden, expected), *((gradients[name], g) for name, g in expected_gradients.items())]
             assert experts == expected_experts
             for ours, theirs in pairs:
