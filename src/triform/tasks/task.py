@@ -121,7 +121,8 @@ class Task(L.LightningModule):
         self._clock = time.perf_counter()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_current_fx_name":  # Lightning sets it 40 times a step; torch would look for a parameter each time
+        # Sixty times a step; torch would look each time whether it is a parameter or had been one.
+        if name in self.__dict__ and not isinstance(value, Tensor | nn.Module):
             self.__dict__[name] = value
         else:
             super().__setattr__(name, value)
