@@ -1,13 +1,14 @@
 """Training throughput of triform and of what one would use instead, at equal shapes, side by side.
 
     python benchmarks/speed.py [--family decoder|encoder|encoder_decoder ...] [--shape baby|small ...]
-        [--rounds N] [--seconds S] [--only NAME ...]
+        [--rounds N] [--seconds S] [--dropout SHARE] [--only NAME ...]
 
 Each contestant trains in a process of its own, with its own allocator and caches, and all take turns: a busy machine
 slows all of them. A round begins with the largest matrix product of the shape, whose rate is the ceiling. Printed are
 tokens per second, the median over rounds; the ratio to the first contestant, the median of each round's; and the share
-of the ceiling. Data are random tokens, numbers are float32, dropout is 0, the optimizer is AdamW (fused) with the
-gradient clipped. Contestants that are not installed are left out and named.
+of the ceiling. Data are random tokens, numbers are float32, the optimizer is AdamW (fused) with the gradient clipped.
+Dropout is 0; with `--dropout` Hugging Face's models and triform's have it after embeddings and sublayers and on the
+attention weights, T5 also inside its feed-forward layers. Contestants that are not installed are left out and named.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class Shape:
     length: int
     batch: int
     vocab: int
+    dropout: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -104,9 +106,9 @@ def hf_gpt2(shape: Shape) -> Any:
             n_embd=shape.width,
             n_layer=shape.layers,
             n_head=shape.heads,
-            resid_pdrop=0,
-            embd_pdrop=0,
-            attn_pdrop=0,
+            resid_pdrop=shape.dropout,
+            embd_pdrop=shape.dropout,
+            attn_pdrop=shape.dropout,
             use_cache=False,
             attn_implementation="sdpa",
         )
@@ -272,7 +274,7 @@ def hand_written(shape: Shape) -> Run:
 
 
 def sizes(shape: Shape, model: str) -> list[str]:
-    """What is typed to have a preset at a shape, without dropout."""
+    """What is typed to have a preset at a shape."""
     gated = model == "decoder"
     return [
         f"model={model}",
@@ -283,9 +285,9 @@ def sizes(shape: Shape, model: str) -> list[str]:
         f"model.d_ff={round(8 / 3 * shape.width / 8) * 8 if gated else 4 * shape.width}",
         f"model.max_seq_len={shape.length}",
         "model.vocab_size=null",
-        "model.dropout=0.0",
-        "model.attention.weights_dropout=0.0",
-        *(["model.feed_forward.dropout=0.0"] if model.startswith("t5") else []),
+        f"model.dropout={shape.dropout}",
+        f"model.attention.weights_dropout={shape.dropout}",
+        *([f"model.feed_forward.dropout={shape.dropout}"] if model.startswith("t5") else []),
     ]
 
 
@@ -345,7 +347,8 @@ def triform_loop_default_compiled(shape: Shape) -> Run:
 
 def triform_fit(shape: Shape, model: str = "gpt2", compiled: bool = False) -> Run:
     """All of a run but its start: Lightning, record, progress, guards, the data loader; validation left out."""
-    from triform.analysis.runs import read_metrics
+    from lightning import Callback
+
     from triform.data.tokenizers.tokenizer import SPECIAL_TOKENS
     from triform.run.parts import data, parts
     from triform.training.fit import fit
@@ -373,10 +376,19 @@ def triform_fit(shape: Shape, model: str = "gpt2", compiled: bool = False) -> Ru
     )
     prepared = data(config)
 
+    class Clock(Callback):
+        began = 0.0
+
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == WARM_UP:
+                self.began = time.perf_counter()
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self.seconds = time.perf_counter() - self.began
+
     def run(steps: int) -> float:
         config["trainer"]["max_steps"] = WARM_UP + steps
-        config["trainer"]["log_interval"] = WARM_UP
-        made = parts(config, prepared)
+        made, clock = parts(config, prepared), Clock()
         with tempfile.TemporaryDirectory() as place:
             (Path(place) / "config.yaml").write_text("", encoding="utf-8")  # of which ranks compare a hash
             fit(
@@ -390,14 +402,11 @@ def triform_fit(shape: Shape, model: str = "gpt2", compiled: bool = False) -> Ru
                 schedule=made.schedule,
                 seed=0,
                 loggers=[],
-                callbacks=made.callbacks,
+                callbacks=[*made.callbacks, clock],
                 fill=None,
                 resume=False,
             )
-            metrics = read_metrics(Path(place) / "metrics.csv")
-        seconds = {int(step): s for step, s in zip(metrics["step"], metrics["seconds"], strict=True) if s is not None}
-        last = max(seconds)
-        return (seconds[last] - seconds[WARM_UP]) / (last - WARM_UP)
+        return clock.seconds / steps
 
     return run
 
@@ -427,8 +436,8 @@ def hf_bert(shape: Shape) -> Run:
         num_attention_heads=shape.heads,
         intermediate_size=4 * shape.width,
         max_position_embeddings=shape.length,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
+        hidden_dropout_prob=shape.dropout,
+        attention_probs_dropout_prob=shape.dropout,
         attn_implementation="sdpa",
     )
 
@@ -479,7 +488,7 @@ def hf_t5(shape: Shape) -> Run:
         d_ff=4 * shape.width,
         num_layers=shape.layers,
         num_heads=shape.heads,
-        dropout_rate=0.0,
+        dropout_rate=shape.dropout,
         use_cache=False,
     )
     logits = both(lambda model, source, target: model(input_ids=source, decoder_input_ids=target).logits)
@@ -499,8 +508,8 @@ def hf_bart(shape: Shape) -> Run:
         encoder_ffn_dim=4 * shape.width,
         decoder_ffn_dim=4 * shape.width,
         max_position_embeddings=shape.length,
-        dropout=0.0,
-        attention_dropout=0.0,
+        dropout=shape.dropout,
+        attention_dropout=shape.dropout,
         activation_dropout=0.0,
         use_cache=False,
         attn_implementation="sdpa",
@@ -650,8 +659,10 @@ def flops_per_token(family: str, shape: Shape) -> float:
     return 6 * weights + 12 * pairs * shape.width * shape.length
 
 
-def measure(family: str, name: str, contestants: list[Callable[[Shape], Run]], rounds: int, seconds: float) -> None:
-    shape = SHAPES[name]
+def measure(
+    family: str, name: str, contestants: list[Callable[[Shape], Run]], rounds: int, seconds: float, dropout: float
+) -> None:
+    shape = replace(SHAPES[name], dropout=dropout)
     processes = mp.get_context("forkserver")
     line, other = processes.Pipe()
     ceilings: list[float] = []
@@ -669,8 +680,8 @@ def measure(family: str, name: str, contestants: list[Callable[[Shape], Run]], r
     rate, flops = statistics.median(ceilings), flops_per_token(family, shape)
     print(
         f"\n{family}, {name}: {shape.layers} layers, width {shape.width}, {shape.heads} heads, {shape.batch} rows of "
-        f"{shape.length}, vocabulary {shape.vocab}; {steps} steps in each of {rounds} rounds; matrix products "
-        f"{rate / 1e9:.0f} GFLOP/s, {flops / 1e6:.2f} MFLOP per token\n"
+        f"{shape.length}, vocabulary {shape.vocab}, dropout {shape.dropout}; {steps} steps in each of "
+        f"{rounds} rounds; matrix products {rate / 1e9:.0f} GFLOP/s, {flops / 1e6:.2f} MFLOP per token\n"
     )
     print(f"| | tokens/s | against {next(iter(taken))} | of the ceiling |\n| --- | --- | --- | --- |")
     for contestant, times in taken.items():
@@ -686,6 +697,7 @@ def main() -> None:
     parser.add_argument("--shape", nargs="*", choices=SHAPES, default=["baby"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="that the first contestant trains in a round")
+    parser.add_argument("--dropout", type=float, default=0.0, help="share set to zero")
     parser.add_argument("--only", nargs="*", help="these contestants")
     given = parser.parse_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
@@ -693,7 +705,7 @@ def main() -> None:
         for contestants in CONTESTS[family]:
             chosen = [c for c in contestants if given.only is None or c.__name__ in given.only]
             for name in given.shape if chosen else []:
-                measure(family, name, chosen, given.rounds, given.seconds)
+                measure(family, name, chosen, given.rounds, given.seconds, given.dropout)
 
 
 if __name__ == "__main__":
