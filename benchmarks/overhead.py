@@ -4,9 +4,10 @@
 
 Both run in one process and take turns, so that a busy machine slows both. triform's part is the whole of `train.py`
 with its defaults: W&B (offline), metrics.csv and summary.json, a checkpoint, its bar on a terminal, guards, watchdog.
-Printed are milliseconds per optimizer step, the median over rounds. The clock starts when W&B has started, which goes
-on beside the first seconds of training, and stops before the final validation. At about 5 ms a step 10 % is the most
-that it may cost, at about 50 ms 3 %.
+Printed are milliseconds per optimizer step, the median over rounds, and how much more Lightning alone takes, with
+neither logger nor checkpoint nor bar, which nothing of ours could save. The clock starts when W&B has started, which
+goes on beside the first seconds of training, and stops before the final validation. At about 5 ms a step 10 % is the
+most that it may cost, at about 50 ms 3 %.
 """
 
 import io
@@ -21,13 +22,16 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import lightning
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
 from triform.analysis.runs import read_metrics
 from triform.run.compose import compose
 from triform.run.job import run, settled
 from triform.run.parts import data, parts
+from triform.training.fit import quiet
 
 WARM_UP = 20  # steps of the plain loop before the clock starts
 STARTED = 6.0  # seconds of training after which W&B has started
@@ -76,30 +80,85 @@ def _read(descriptor: int) -> None:
         pass
 
 
+class Loop:
+    """What a plain loop and bare Lightning have in common: the same model, batches and optimizer."""
+
+    def __init__(self, config: dict[str, Any], steps: int) -> None:
+        prepared = data(config)
+        self.parts, self.split, self.steps = parts(config, prepared), prepared.splits["train"], steps
+        with torch.device("meta"):
+            self.model = self.parts.model_factory()
+        self.model.to_empty(device="cpu").initialise(config["seed"])
+        self.model.train()
+        self.optimizer = self.parts.optimizer(self.model)
+        self.clip: float = config["trainer"]["gradient_clip"]
+
+    def __iter__(self) -> Iterator[Any]:
+        for step in range(self.steps):
+            epoch, indices = self.parts.data.order.batch(step)
+            keys = [(epoch, i) for i in indices.tolist()]
+            yield self.parts.objective.collate([self.split[i] for _, i in keys], keys)
+
+    def loss(self, batch: Any) -> Tensor:
+        return self.parts.objective.loss(self.model, batch) / batch["n_targets"]
+
+    def factor(self, step: int) -> float:
+        return self.parts.schedule(step, self.steps)
+
+
 def plain(config: dict[str, Any], steps: int) -> float:
     """Seconds per step of the loop that one would write by hand."""
-    prepared = data(config)
-    made = parts(config, prepared)
-    split = prepared.splits["train"]
-    with torch.device("meta"):
-        model = made.model_factory()
-    model.to_empty(device="cpu").initialise(config["seed"])
-    model.train()
-    optimizer = made.optimizer(model)
-    peak = [group["lr"] for group in optimizer.param_groups]
+    loop = Loop(config, steps)
+    peak = [group["lr"] for group in loop.optimizer.param_groups]
     began = 0.0
-    for step in range(steps):
+    for step, batch in enumerate(loop):
         if step == WARM_UP:
             began = time.perf_counter()
-        epoch, indices = made.data.order.batch(step)
-        batch = made.objective.collate([split[i] for i in indices.tolist()], [(epoch, i) for i in indices.tolist()])
-        optimizer.zero_grad()
-        (made.objective.loss(model, batch) / batch["n_targets"]).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), config["trainer"]["gradient_clip"])
-        for group, lr in zip(optimizer.param_groups, peak, strict=True):
-            group["lr"] = lr * made.schedule(step, steps)
-        optimizer.step()
+        loop.optimizer.zero_grad()
+        loop.loss(batch).backward()
+        nn.utils.clip_grad_norm_(loop.model.parameters(), loop.clip)
+        for group, lr in zip(loop.optimizer.param_groups, peak, strict=True):
+            group["lr"] = lr * loop.factor(step)
+        loop.optimizer.step()
     return (time.perf_counter() - began) / (steps - WARM_UP)
+
+
+def bare(config: dict[str, Any], steps: int) -> float:
+    """Seconds per step of the same under Lightning."""
+    loop = Loop(config, steps)
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.began = loop.model, 0.0
+
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            if batch_idx == WARM_UP:
+                self.began = time.perf_counter()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return loop.loss(batch)
+
+        def configure_optimizers(self) -> Any:
+            schedule = torch.optim.lr_scheduler.LambdaLR(loop.optimizer, loop.factor)
+            return {"optimizer": loop.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    class Batches(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return iter(loop)
+
+    quiet()
+    module = Module()
+    lightning.Trainer(
+        accelerator="cpu",
+        max_steps=steps,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        gradient_clip_val=loop.clip,
+    ).fit(module, DataLoader(Batches(), batch_size=None))
+    return (time.perf_counter() - module.began) / (steps - WARM_UP)
 
 
 def main(rounds: int) -> None:
@@ -113,13 +172,16 @@ def main(rounds: int) -> None:
             ]
             config = settled(compose(["experiment=dates", "trainer=cpu", f"paths.cache={cache}", *words, *changes]))
             config["trainer"]["test"] = False
-            theirs, ours = [], []
+            theirs, lightnings, ours = [], [], []
             for _ in range(rounds):
                 theirs.append(plain(config, plain_steps))
+                lightnings.append(bare(config, plain_steps))
                 ours.append(framework(config, steps))
             ratios = sorted(mine / other for mine, other in zip(ours, theirs, strict=True))
+            alone = statistics.median(mine / other for mine, other in zip(lightnings, theirs, strict=True))
             print(
                 f"{name}: plain loop {statistics.median(theirs) * 1e3:.2f} ms a step, "
+                f"Lightning alone {100 * (alone - 1):+.1f} %, "
                 f"train.py {100 * (statistics.median(ratios) - 1):+.1f} % "
                 f"(rounds: {', '.join(f'{ratio:.3f}' for ratio in ratios)})",
                 flush=True,
