@@ -1,12 +1,13 @@
 """How fast text is written: triform beside `transformers`, with the same weights and the same prompts.
 
-    python benchmarks/generation.py [--rounds N] [--threads N] [--only WORDS] [--compiled]
+    python benchmarks/generation.py [--rounds N] [--threads N] [--only WORDS] [--compiled] [--run RUN --sources FILE]
 
 Small decoders of GPT-2's and LLaMA's shape continue prompts, alone and 32 at a time: greedily, drawing, and by a search
 with 5 beams. A Transformer of the size that Multi30k is translated with searches with 5 beams for 96 sources as long as
 Multi30k's, 32 at a time, sorted by length as `triform translate` does it; `transformers` besides in the order of the
 file, as its pipelines do it. Its weights are random, but for the end of a target, which is the likelier the later. A
-trained model's targets are of more different lengths, and then more of the work is left out that ended searches cost.
+trained model's targets are of more different lengths, and then more of the work is left out that ended searches cost:
+`--run` measures that with the weights of a run of `experiment=multi30k_en_de model/placement=post`.
 
 `triform.save_pretrained` writes the models and `transformers` reads them. Where nothing is drawn both must write the
 same tokens, but for a tenth of the rows: two beams of a random model may be equal to rounding. They take turns. With
@@ -17,6 +18,7 @@ ratio to `transformers`, the median over rounds.
 
 import argparse
 import copy
+import gzip
 import platform
 import statistics
 import tempfile
@@ -26,10 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from torch import Tensor, nn
 
+import triform
 from triform import generate, save_pretrained
 
 PROMPT, NEW = 16, 64  # tokens
@@ -52,16 +56,21 @@ END_WEIGHT, END_BIAS = 3.0, 2.0  # targets end after 13 to 21 tokens
 
 Write = Callable[[], tuple[int, Any]]
 """Says how many it wrote, and what."""
+Writers = dict[str, Write]
+
+
+def composed(preset: str, overrides: list[str]) -> nn.Module:
+    with initialize_config_dir(str(Path(__file__).parent.parent / "conf"), version_base=None):
+        node = compose(overrides=[f"+model={preset}", *overrides]).model
+    model: nn.Module = instantiate(node, _convert_="all")()
+    return model.eval()
 
 
 def both(preset: str, vocab_size: int, sizes: dict[str, Any], std: float = 0.15) -> tuple[nn.Module, Any]:
     """A model with random weights, and the same in `transformers`; one that translates ends what it writes."""
     import transformers
 
-    overrides = [f"model.{name}={value}" for name, value in sizes.items()]
-    with initialize_config_dir(str(Path(__file__).parent.parent / "conf"), version_base=None):
-        node = compose(overrides=[f"+model={preset}", f"model.vocab_size={vocab_size}", *overrides]).model
-    ours = instantiate(node, _convert_="all")().eval()
+    ours = composed(preset, [f"model.vocab_size={vocab_size}", *(f"model.{name}={sizes[name]}" for name in sizes)])
     generator = torch.Generator().manual_seed(0)
     for parameter in ours.parameters():
         if parameter.ndim > 1:
@@ -77,7 +86,7 @@ def both(preset: str, vocab_size: int, sizes: dict[str, Any], std: float = 0.15)
     return ours, theirs
 
 
-def decoders(batch: int, name: str, way: str, compiled: bool) -> dict[str, Write]:
+def decoders(batch: int, name: str, way: str, compiled: bool) -> Writers:
     """What continues prompts."""
     ours, theirs = both(*DECODERS[name])
     prompts = torch.randint(3, 512, (batch, PROMPT), generator=torch.Generator().manual_seed(batch))
@@ -101,49 +110,91 @@ def decoders(batch: int, name: str, way: str, compiled: bool) -> dict[str, Write
     return writers
 
 
-def translators() -> dict[str, Write]:
-    """What translates sources with 5 beams."""
-    ours, theirs = both(*TRANSLATOR, std=0.1)
+def translators() -> Writers:
+    """What translates sources with 5 beams, with random weights."""
     generator = torch.Generator().manual_seed(0)
     lengths = (torch.randn(SOURCES, generator=generator) * 4 + 13).round().clamp(5, 30).int().tolist()
     sources = [torch.randint(3, TRANSLATOR[1], (n,), generator=generator).tolist() for n in lengths]
-    by_length = sorted(range(SOURCES), key=lengths.__getitem__, reverse=True)
+    return translating(*both(*TRANSLATOR, std=0.1), sources, (START, END, PAD))
+
+
+def trained_translators(run: Path, file: Path) -> Writers:
+    """What translates the lines of a file with 5 beams, with the weights of a run.
+
+    `transformers` reads them as Marian: norms after the sublayers, ReLU and sinusoidal positions are Marian's, too,
+    except that all its sines come before all its cosines. So the numbers of the residual stream change places.
+    """
+    import transformers
+
+    trained, tokenizer = triform.load(run)
+    order = torch.cat((torch.arange(0, trained.d_model, 2), torch.arange(1, trained.d_model, 2)))
+    sizes = yaml.safe_load((run / "config.yaml").read_text())["model"]
+    overrides = [f"model.{name}={sizes[name]}" for name in ("d_model", "n_layers", "n_heads", "d_ff", "max_seq_len")]
+    parts = ("model/feed_forward=relu", "model.dropout=0.0")
+    ours = composed("marian_base", [f"model.vocab_size={trained.vocab_size}", *overrides, *parts])
+    weights = {name: torch.zeros_like(value) for name, value in ours.state_dict().items()}  # biases that we have not
+    for name, value in trained.state_dict().items():
+        *_, layer, kind = name.split(".")
+        if kind == "weight" and layer in ("table", "q_proj", "k_proj", "v_proj", "up_proj"):
+            value = value[:, order]
+        elif layer in ("out_proj", "down_proj") or "norm" in layer:
+            value = value[order]
+        weights[name] = value
+    ours.load_state_dict(weights)
+    with tempfile.TemporaryDirectory() as folder:
+        kind = save_pretrained(ours, f"{folder}/model")
+        theirs = getattr(transformers, kind).from_pretrained(f"{folder}/model").eval()
+    sources = [[*row, tokenizer.source.eos_id] for row in tokenizer.source.encode_batch(lines(file))]
+    return translating(ours, theirs, sources, (tokenizer.start_id, tokenizer.eos_id, tokenizer.pad_id))
+
+
+def lines(file: Path) -> list[str]:
+    """Of a text, gzipped or not."""
+    data = file.read_bytes()
+    return (gzip.decompress(data) if file.suffix == ".gz" else data).decode().splitlines()
+
+
+def translating(ours: nn.Module, theirs: Any, sources: list[list[int]], marks: tuple[int, int, int]) -> Writers:
+    """What translates sources, `BATCH` at a time.
+
+    Args:
+        marks: the tokens that begin and end a target, and that fill a row.
+    """
+    start, end, pad = marks
+    lengths = [len(source) for source in sources]
+    by_length = sorted(range(len(sources)), key=lengths.__getitem__, reverse=True)
     theirs.generation_config.update(
-        decoder_start_token_id=START, eos_token_id=END, pad_token_id=PAD, bos_token_id=None, forced_eos_token_id=None
+        decoder_start_token_id=start, eos_token_id=end, pad_token_id=pad, bos_token_id=None, forced_eos_token_id=None
     )
 
     def run(order: list[int], translate: Callable[[Tensor, Tensor], Tensor]) -> Write:
         def write() -> tuple[int, Any]:
             written: dict[int, list[int]] = {}
-            for begin in range(0, SOURCES, BATCH):
+            for begin in range(0, len(sources), BATCH):
                 chosen = order[begin : begin + BATCH]
                 longest = max(lengths[i] for i in chosen)
-                ids = torch.tensor([sources[i] + [PAD] * (longest - lengths[i]) for i in chosen])
+                ids = torch.tensor([sources[i] + [pad] * (longest - lengths[i]) for i in chosen])
                 mask = torch.arange(longest) < torch.tensor([[lengths[i]] for i in chosen])
-                out = translate(ids, mask)
-                written |= {i: _until_end(row[1:]) for i, row in zip(chosen, out.tolist(), strict=True)}
-            return SOURCES, [written[i] for i in range(SOURCES)]
+                for i, row in zip(chosen, translate(ids, mask).tolist(), strict=True):
+                    written[i] = row[1 : row.index(end, 1)] if end in row[1:] else row[1:]
+            return len(sources), [written[i] for i in range(len(sources))]
 
         return write
 
     def with_ours(ids: Tensor, mask: Tensor) -> Tensor:
-        return generate(ours, ids, mask, max_new_tokens=LONGEST, num_beams=5, start_id=START, eos_id=END, pad_id=PAD)
+        return generate(ours, ids, mask, max_new_tokens=LONGEST, num_beams=5, start_id=start, eos_id=end, pad_id=pad)
 
     def with_theirs(ids: Tensor, mask: Tensor) -> Any:
         return theirs.generate(ids, attention_mask=mask.long(), max_new_tokens=LONGEST, num_beams=5, do_sample=False)
 
     return {
         "transformers": run(by_length, with_theirs),
-        "transformers, unsorted": run(list(range(SOURCES)), with_theirs),
+        "transformers, unsorted": run(list(range(len(sources))), with_theirs),
         "triform": run(by_length, with_ours),
     }
 
 
-def _until_end(row: list[int]) -> list[int]:
-    return row[: row.index(END)] if END in row else row
-
-
-def cases(compiled: bool) -> Iterator[tuple[str, bool, Callable[[], dict[str, Write]]]]:
+def cases(compiled: bool, run: Path | None, file: Path | None) -> Iterator[tuple[str, bool, Callable[[], Writers]]]:
     """What is measured: its name, whether all must write the same, and what makes the writers."""
     for name in DECODERS:
         for way in WAYS:
@@ -154,13 +205,15 @@ def cases(compiled: bool) -> Iterator[tuple[str, bool, Callable[[], dict[str, Wr
                     lambda batch=batch, name=name, way=way: decoders(batch, name, way, compiled and way == "greedy"),
                 )
     yield f"translation, 5 beams, batch {BATCH}", True, translators
+    if run is not None and file is not None:
+        yield f"translation, trained, 5 beams, batch {BATCH}", True, lambda: trained_translators(run, file)
 
 
-def main(rounds: int, threads: int, only: str, compiled: bool) -> None:
+def main(rounds: int, threads: int, only: str, compiled: bool, run: Path | None, file: Path | None) -> None:
     torch.set_num_threads(threads)
     clock = time.process_time if threads == 1 else time.perf_counter
     print(f"{platform.machine()}, {threads} threads, torch {torch.__version__}, {rounds} rounds")
-    for title, same, make in cases(compiled):
+    for title, same, make in cases(compiled, run, file):
         if only not in title:
             continue
         torch.manual_seed(0)
@@ -188,5 +241,7 @@ if __name__ == "__main__":
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", default="", help="cases whose name holds these words")
     parser.add_argument("--compiled", action="store_true", help="greedy also with a compiled model; takes minutes more")
+    parser.add_argument("--run", type=Path, help="a run that translates, with model/placement=post, for --sources")
+    parser.add_argument("--sources", type=Path, help="lines that it translates")
     options = parser.parse_args()
-    main(options.rounds, options.threads, options.only, options.compiled)
+    main(options.rounds, options.threads, options.only, options.compiled, options.run, options.sources)
