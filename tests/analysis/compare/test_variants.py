@@ -57,6 +57,12 @@ def test_a_seed_that_follows_the_runs_seed_makes_none() -> None:
     assert len(variants(of_its_own)) == 2
 
 
+def test_a_label_has_the_name_of_a_path_and_not_where_it_lies() -> None:
+    paths = ["/home/a/models/one", "/home/a/models/two"]
+    group = variants([job(i, {"model": {"path": path}}, f"model.path={path}") for i, path in enumerate(paths)])
+    assert [variant.label for variant in group] == ["path=one", "path=two"]
+
+
 def test_labels_are_what_was_typed_otherwise() -> None:
     group = variants(
         [

@@ -381,6 +381,14 @@ def test_own_words_of_others_stay_whole(tmp_path: Path) -> None:
     assert tokenizer.encode("<late>") == [0, 0, 0]
 
 
+def test_a_runs_folder_stands_for_its_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    folder = foreign(tmp_path / "run" / "tokenizer", {"bos_token": "<s>", "eos_token": "</s>"})
+    recipe = Pretrained(str(tmp_path / "run"))
+    assert recipe.train(iter(())).bos_id == 4
+    assert repr(recipe) == repr(Pretrained(str(folder)))
+
+
 def test_a_file_is_a_tokenizer_too(tmp_path: Path) -> None:
     folder = foreign(tmp_path / "a", {"bos_token": "<s>", "eos_token": "</s>"})
     recipe = Pretrained(str(folder / "tokenizer.json"))

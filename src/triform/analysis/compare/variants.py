@@ -1,10 +1,12 @@
 """Runs that differ in their seed alone are one variant; a variant is called by what sets it apart."""
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from triform.analysis.compare.gather import Job
@@ -136,7 +138,7 @@ def labels(group: Sequence[Variant]) -> list[str]:
     made = []
     for i, variant in enumerate(group):
         told = [key for key in found if key in variant.typed] or [key for key in found if found[key][i] is not None]
-        made.append(" ".join(f"{names[key]}={shown(found[key][i])}" for key in told) or "default")
+        made.append(" ".join(f"{names[key]}={shown(_without_folder(found[key][i]))}" for key in told) or "default")
     for label in [label for label, count in Counter(made).items() if count > 1]:
         alike = [i for i, other in enumerate(made) if other == label]
         for i, more in zip(alike, _told_apart([group[i] for i in alike]), strict=True):
@@ -205,6 +207,11 @@ def shown(value: Any) -> str:
     start = len(text) - LONGEST + 1
     whole = text.find("/", start)
     return "…" + text[start if whole < 0 else whole :]
+
+
+def _without_folder(value: Any) -> Any:
+    """A path by its last name: where it lies on one machine tells nobody what it is."""
+    return Path(value).name if isinstance(value, str) and os.path.isabs(value) else value
 
 
 def _parts(key: str) -> list[str]:
