@@ -115,7 +115,7 @@ def translators() -> Writers:
     generator = torch.Generator().manual_seed(0)
     lengths = (torch.randn(SOURCES, generator=generator) * 4 + 13).round().clamp(5, 30).int().tolist()
     sources = [torch.randint(3, TRANSLATOR[1], (n,), generator=generator).tolist() for n in lengths]
-    return translating(*both(*TRANSLATOR, std=0.1), sources, (START, END, PAD))
+    return translating(*both(*TRANSLATOR, std=0.1), sources, (START, END, PAD), LONGEST)
 
 
 def trained_translators(run: Path, file: Path) -> Writers:
@@ -128,7 +128,8 @@ def trained_translators(run: Path, file: Path) -> Writers:
 
     trained, tokenizer = triform.load(run)
     order = torch.cat((torch.arange(0, trained.d_model, 2), torch.arange(1, trained.d_model, 2)))
-    sizes = yaml.safe_load((run / "config.yaml").read_text())["model"]
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    sizes, longest = config["model"], config["data"]["seq_len"]
     overrides = [f"model.{name}={sizes[name]}" for name in ("d_model", "n_layers", "n_heads", "d_ff", "max_seq_len")]
     parts = ("model/feed_forward=relu", "model.dropout=0.0")
     ours = composed("marian_base", [f"model.vocab_size={trained.vocab_size}", *overrides, *parts])
@@ -145,7 +146,7 @@ def trained_translators(run: Path, file: Path) -> Writers:
         kind = save_pretrained(ours, f"{folder}/model")
         theirs = getattr(transformers, kind).from_pretrained(f"{folder}/model").eval()
     sources = [[*row, tokenizer.source.eos_id] for row in tokenizer.source.encode_batch(lines(file))]
-    return translating(ours, theirs, sources, (tokenizer.start_id, tokenizer.eos_id, tokenizer.pad_id))
+    return translating(ours, theirs, sources, (tokenizer.start_id, tokenizer.eos_id, tokenizer.pad_id), longest)
 
 
 def lines(file: Path) -> list[str]:
@@ -154,11 +155,14 @@ def lines(file: Path) -> list[str]:
     return (gzip.decompress(data) if file.suffix == ".gz" else data).decode().splitlines()
 
 
-def translating(ours: nn.Module, theirs: Any, sources: list[list[int]], marks: tuple[int, int, int]) -> Writers:
+def translating(
+    ours: nn.Module, theirs: Any, sources: list[list[int]], marks: tuple[int, int, int], longest_target: int
+) -> Writers:
     """What translates sources, `BATCH` at a time.
 
     Args:
         marks: the tokens that begin and end a target, and that fill a row.
+        longest_target: tokens after which a target ends in any case.
     """
     start, end, pad = marks
     lengths = [len(source) for source in sources]
@@ -181,11 +185,13 @@ def translating(ours: nn.Module, theirs: Any, sources: list[list[int]], marks: t
 
         return write
 
+    told = {"max_new_tokens": longest_target, "num_beams": 5}
+
     def with_ours(ids: Tensor, mask: Tensor) -> Tensor:
-        return generate(ours, ids, mask, max_new_tokens=LONGEST, num_beams=5, start_id=start, eos_id=end, pad_id=pad)
+        return generate(ours, ids, mask, **told, start_id=start, eos_id=end, pad_id=pad)
 
     def with_theirs(ids: Tensor, mask: Tensor) -> Any:
-        return theirs.generate(ids, attention_mask=mask.long(), max_new_tokens=LONGEST, num_beams=5, do_sample=False)
+        return theirs.generate(ids, attention_mask=mask.long(), **told, do_sample=False)
 
     return {
         "transformers": run(by_length, with_theirs),
