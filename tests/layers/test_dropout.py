@@ -68,3 +68,7 @@ def test_half_precision_stays_so() -> None:
 def test_in_evaluation_the_very_same() -> None:
     x = torch.randn(5, 7)
     assert Dropout(0.3).eval()(x) is x
+
+
+def test_a_share_of_one_leaves_nothing() -> None:
+    assert not dropout(torch.ones(2**20), 1.0).any()

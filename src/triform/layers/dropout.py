@@ -31,7 +31,7 @@ def dropout(x: Float[Tensor, "*shape"], share: float) -> Float[Tensor, "*shape"]
 
     The share is rounded to a multiple of 2^-16 there, and what is left is divided by just that: its mean stays exact.
     """
-    if share == 0 or x.device.type != "cpu" or torch.compiler.is_compiling():
+    if share in (0, 1) or x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, share)
     dropped = min(round(share * STEPS), STEPS - 1)
     quarter = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
