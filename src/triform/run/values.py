@@ -13,41 +13,31 @@ NEEDED = ("seq_len", "batch_size", "batch_tokens", "num_workers")
 LOADER = (*NEEDED, "packing", "weights", "streaming", "shuffle_mb", "validation_mb")
 """Keys of `data` that are the data loader's, not the source's; all data sets have the first ones."""
 
-_POSITIVE = (
-    "data.seq_len",
-    "data.batch_size",
-    "data.batch_tokens",
-    "model.vocab_size",
-    "trainer.max_steps",
-    "trainer.max_epochs",
-    "trainer.max_tokens",
-    "trainer.max_hours",
-    "trainer.val_interval",
-    "trainer.log_interval",
-    "trainer.save_interval",
-    "trainer.num_nodes",
-    "trainer.tensor_parallel",
-    "trainer.accumulate",
-    "trainer.gradient_clip",
-    "trainer.max_skipped",
-    "trainer.timeout",
-)
-_FRACTIONAL = ("trainer.max_epochs", "trainer.max_hours", "trainer.gradient_clip", "trainer.timeout")
-WHOLE = tuple(key for key in _POSITIVE if key not in _FRACTIONAL)
+_POSITIVE = {
+    "data.seq_len": int,
+    "data.batch_size": int | None,
+    "data.batch_tokens": int | None,
+    "model.vocab_size": int | None,
+    "trainer.max_steps": int | None,
+    "trainer.max_epochs": float | None,
+    "trainer.max_tokens": int | None,
+    "trainer.max_hours": float | None,
+    "trainer.val_interval": int | None,
+    "trainer.log_interval": int,
+    "trainer.save_interval": int | None,
+    "trainer.num_nodes": int,
+    "trainer.tensor_parallel": int,
+    "trainer.accumulate": int,
+    "trainer.gradient_clip": float | None,
+    "trainer.max_skipped": int,
+    "trainer.timeout": float | None,
+}
+"""Keys of numbers above 0, and their types; where a fraction is meant a whole number will do, too."""
+_FRACTIONAL = [key for key, kind in _POSITIVE.items() if kind == float | None]
+_OPTIONAL = [key for key, kind in _POSITIVE.items() if kind is not int]
+WHOLE = [key for key in _POSITIVE if key not in _FRACTIONAL]
 """The runner's own keys that are counts."""
-_OPTIONAL = (
-    "data.batch_size",
-    "data.batch_tokens",
-    "model.vocab_size",
-    "trainer.max_steps",
-    "trainer.max_epochs",
-    "trainer.max_tokens",
-    "trainer.max_hours",
-    "trainer.val_interval",
-    "trainer.save_interval",
-    "trainer.gradient_clip",
-    "trainer.timeout",
-)
+
 _CHOICES = {
     "trainer.accelerator": ("auto", "cpu", "gpu", "cuda"),
     "trainer.precision": ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true", "float8"),
