@@ -59,6 +59,7 @@ def with_recipe(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[
 
 
 def _recipe_content(name: str | None, folders: Sequence[Path]) -> dict[str, Any]:
+    """What the file of a recipe sets; nothing where there is none of this name."""
     file = _file(f"experiment/{name}", folders)
     return {} if file is None else read_mapping(file)
 
@@ -79,10 +80,7 @@ TUNED_TOGETHER = (("optimizer", "scheduler"), ("tokenizer",), ("task",))
 def _dropped(arguments: Sequence[str], recipe: str | None, folders: Sequence[Path]) -> Iterator[str]:
     """Overrides that take back what the recipe sets for classes that `arguments` replaces."""
     default = _options(read_mapping(conf_dir() / f"{CONFIG_NAME}.yaml"))
-    file = _file(f"experiment/{recipe or default['experiment']}", folders)
-    if file is None:
-        return
-    content = read_mapping(file)
+    content = _recipe_content(recipe or default["experiment"], folders)
     chosen = default | _options(content)
     for groups_together in TUNED_TOGETHER:
         options = {group: _choice(arguments, group) or chosen[group] for group in groups_together}
@@ -100,8 +98,7 @@ def _misfits(arguments: Sequence[str], recipe: str | None, folders: Sequence[Pat
     Of GPT-2's `attention.bias` nothing is left with `model/attention=alternate`; with grouped queries it holds.
     """
     default = _options(read_mapping(conf_dir() / f"{CONFIG_NAME}.yaml"))
-    file = _file(f"experiment/{recipe or default['experiment']}", folders)
-    chosen = default | (_options(read_mapping(file)) if file is not None else {})
+    chosen = default | _options(_recipe_content(recipe or default["experiment"], folders))
     model = _choice(arguments, "model") or chosen["model"]
     values = {} if _is_sweep(model) else _stated("model", model, folders)
     for argument in arguments:
