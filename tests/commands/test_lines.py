@@ -197,10 +197,25 @@ def test_figures_of_other_data_do_not_depend_on_batches_or_order(
     for words, message in (
         ([f"data.test_files={tmp_path}/new.tsv"], "label 'never' of the split test"),
         (["model.dropout=0"], "only its data may be another"),
-        (["data.seq_len=8"], "only its data may be another"),
+        (["data.seq_len=41"], "data.seq_len=41 is beyond model.max_seq_len=40"),
         ([f"data.test_files={tmp_path}/one.tsv", "--split", "train"], "no such split; there are test"),
     ):
         assert main(["evaluate", classes, *words]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
         assert message in said
+
+
+def test_rows_of_another_length_are_measured(classes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("word " * (n % 5) + str(n), "ab"[n % 3 == 0]) for n in range(23)]
+    for name, length in (("whole", None), ("cut", 9)):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{text[:length]}\t{label}\n" for text, label in rows))
+    files = {name: f"data.test_files={tmp_path / name}.tsv" for name in ("whole", "cut")}
+    expected = evaluate(classes, overrides=[files["cut"]])
+    assert not capsys.readouterr().err
+    assert evaluate(classes, overrides=[files["whole"], "data.seq_len=11"])[1] == pytest.approx(expected[1])
+    assert "are longer than 9 tokens and are cut" in capsys.readouterr().err
+    assert evaluate(classes, overrides=[files["whole"]])[1]["loss"] != pytest.approx(expected[1]["loss"])
+    assert "are longer than 14 tokens" in capsys.readouterr().err
+    evaluate(classes, overrides=[files["whole"], "data.seq_len=32"])
+    assert not capsys.readouterr().err

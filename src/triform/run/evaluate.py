@@ -3,6 +3,7 @@
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from triform.run.build import build
 from triform.run.errors import BadInput, nearest
 from triform.run.folder import RunFolder, read_labels
 from triform.run.load import Loaded, open_run
-from triform.run.parts import loader, own_data, read_origin
+from triform.run.parts import loader, objective_of, own_data, read_origin
+from triform.run.relations import check_relations
 from triform.run.rerun import changed
 from triform.run.values import LOADER, check_values
 from triform.tasks.figures import Figures
@@ -25,8 +27,8 @@ from triform.training.hardware import device_type
 
 SPLITS = ("test", "validation", "train")
 """In the order in which one is taken where none is named."""
-BATCHES = ("batch_size", "batch_tokens", "num_workers")
-"""Keys of `data` that change no figure."""
+ROWS = ("seq_len", "batch_size", "batch_tokens", "num_workers")
+"""Keys of `data` that lay out the same examples otherwise; all but the first change no figure."""
 
 
 def evaluate(
@@ -39,26 +41,28 @@ def evaluate(
         split: `train`, `validation` or `test`; None: the first of test, validation and train that there is, or of
             which `overrides` name files.
         trust: packages of your own that the config names.
-        overrides: changes of `data`, such as `data.test_files=x.tsv`: other data of the same kind, or other batches.
+        overrides: changes of `data`, such as `data.test_files=x.tsv`: other data of the same kind, or longer rows.
 
     Raises:
         ValueError: no such run or split, the data is gone or not the run's own any more, an override that is none of
-            data, or other data with labels that the run has not.
+            data, rows longer than the model takes, or other data with labels that the run has not.
     """
     loaded = open_run(run, trust)
     if not overrides:
         return _own(loaded, loaded.config, split)
     for word in overrides:
         key = word.partition("=")[0]
-        if not key.startswith("data.") or key == "data.seq_len":
+        if not key.startswith("data."):
             raise BadInput(
-                f"{word}: a trained model is measured as it is, only its data may be another; change keys of data, "
-                f"but data.seq_len, or train anew: triform rerun {loaded.folder.path} {word}"
+                f"{word}: a trained model is measured as it is, only its data may be another; change keys of data, or "
+                f"train anew: triform rerun {loaded.folder.path} {word}"
             )
     config = {**changed(loaded.folder, overrides)[0], "trust": list(trust)}
     check_values(config)
+    check_relations(config)
+    loaded = replace(loaded, objective=objective_of(config, loaded.tokenizer, read_labels(loaded.folder)))
     typed = {word.partition("=")[0].removeprefix("data.") for word in overrides}
-    if typed <= set(BATCHES):
+    if typed <= set(ROWS):
         return _own(loaded, config, split)
     return _other(loaded, config, split, typed)
 
