@@ -10,11 +10,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from triform.data.corpus import Corpus
 from triform.data.mixture import Part, parts_of, shares
-from triform.data.order import Order, cut, held_out_batches
+from triform.data.order import Order, Share, cut, held_out_batches
 from triform.data.packing import Packing
 from triform.data.prepare import Prepared, Split
 from triform.data.stream import Collate, Examples, From, HeldOut, MicroBatches, Mixed, data_loader
-from triform.data.streaming import Cut, Streaming
+from triform.data.streaming import Streaming
 
 
 class DataModule(pl.LightningDataModule):
@@ -90,8 +90,8 @@ class DataModule(pl.LightningDataModule):
     def train_dataloader(self) -> Iterable[dict[str, Any]]:
         world, rank = self._place()
         start = self.trainer.global_step if self.trainer is not None else 0
-        place = Cut(world, rank, self.accumulate)
-        return self.training.loader(place, start, self.total_steps, self.num_workers)
+        share = Share(world, rank, self.accumulate)
+        return self.training.loader(share, start, self.total_steps, self.num_workers)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         if device.type == "cpu":  # where it was made: looking through it takes as long as a small layer
@@ -182,11 +182,11 @@ class Numbered:
         self.learnt = training_examples(prepared, seq_len, seed, packing, weights)
         self.order = training_order(self.learnt, batch_size, batch_tokens, seed, packing)
 
-    def loader(self, place: Cut, start: int, n_steps: int, num_workers: int) -> DataLoader:
+    def loader(self, share: Share, start: int, n_steps: int, num_workers: int) -> DataLoader:
         """A rank's micro-batches of the optimizer steps from `start` to `n_steps`."""
         join = None if self.packing is None else self.packing.join
-        stream = MicroBatches(self.learnt, self.order, self.collate, *place, self.overfit, join)
-        return data_loader(stream, From(start * place.accumulate, n_steps * place.accumulate), num_workers)
+        stream = MicroBatches(self.learnt, self.order, self.collate, *share, self.overfit, join)
+        return data_loader(stream, From(start * share.accumulate, n_steps * share.accumulate), num_workers)
 
     def state(self, step: int) -> dict[str, Any]:
         """Nothing: where a step reads follows from its number."""

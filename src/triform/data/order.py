@@ -6,7 +6,7 @@ nothing before `cut` knows how many there are.
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -59,6 +59,14 @@ def _mixed(x: np.ndarray) -> np.ndarray:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
     return x ^ (x >> np.uint64(31))
+
+
+class Share(NamedTuple):
+    """Which part of each step's rows a rank reads, see `cut`."""
+
+    world: int
+    rank: int
+    accumulate: int
 
 
 def cut(rows: Rows, world: int, accumulate: int, rank: int, micro: int) -> Rows:

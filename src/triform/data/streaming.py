@@ -17,7 +17,7 @@ import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
 from triform.data.corpus import BEGINNING, Corpus, Passage, Position, Window
-from triform.data.order import cut
+from triform.data.order import Share, cut
 from triform.data.packing import Packing, best_fit
 from triform.data.prepare import Prepared
 from triform.data.rows import Documents, TextRows, Tokens
@@ -59,14 +59,6 @@ class StreamOrder:
         return f"{self.n_rows:,} rows a step from a stream{steps}"
 
 
-class Cut(NamedTuple):
-    """Which part of each step's rows a rank reads, see `triform.data.order.cut`."""
-
-    world: int
-    rank: int
-    accumulate: int
-
-
 @dataclass(frozen=True)
 class Reader:
     """Makes batches of windows.
@@ -87,7 +79,7 @@ class Reader:
     seed: int
     packing: Packing | None
 
-    def micro_batches(self, window: Window, place: Cut, skip: int) -> Iterator[dict[str, Any]]:
+    def micro_batches(self, window: Window, share: Share, skip: int) -> Iterator[dict[str, Any]]:
         """A rank's micro-batches of a window, without its first `skip` steps."""
         tokenizer = self.prepared.tokenizer
         tokens = tokenised(window, tokenizer)
@@ -101,8 +93,8 @@ class Reader:
             rows, n_rows = np.split(members, ends[:-1]), len(ends)
         order = np.random.default_rng([self.seed, *window.position]).permutation(n_rows)
         for step in np.array_split(order, -(-n_rows // self.n_rows) or 1)[skip:] if n_rows else ():
-            for micro in range(place.accumulate):
-                mine = cut(step, place.world, place.accumulate, place.rank, micro)
+            for micro in range(share.accumulate):
+                mine = cut(step, share.world, share.accumulate, share.rank, micro)
                 if rows is None or not len(mine):
                     yield self._collated(window.position, examples, mine)
                 else:
@@ -142,14 +134,14 @@ class Windows(IterableDataset):
         worker: this one of `n_workers`, which take windows in turn.
     """
 
-    def __init__(self, reader: Reader, place: Cut, start: Position, skip: int, worker: int, n_workers: int) -> None:
-        self.reader, self.place, self.start, self.skip = reader, place, start, skip
+    def __init__(self, reader: Reader, share: Share, start: Position, skip: int, worker: int, n_workers: int) -> None:
+        self.reader, self.share, self.start, self.skip = reader, share, start, skip
         self.worker, self.n_workers = worker, n_workers
 
     def __iter__(self) -> Iterator[dict[str, Any] | Position]:
         for number, window in enumerate(self.reader.corpus.windows(self.start)):
             if number % self.n_workers == self.worker:
-                yield from self.reader.micro_batches(window, self.place, self.skip if number == 0 else 0)
+                yield from self.reader.micro_batches(window, self.share, self.skip if number == 0 else 0)
                 yield window.after
 
 
@@ -169,23 +161,23 @@ class Stream:
         marks: the latest windows whose micro-batches were given out.
     """
 
-    def __init__(self, reader: Reader, place: Cut, mark: Mark, start: int, n_steps: int, num_workers: int) -> None:
-        self.reader, self.place, self.mark, self.start = reader, place, mark, start
+    def __init__(self, reader: Reader, share: Share, mark: Mark, start: int, n_steps: int, num_workers: int) -> None:
+        self.reader, self.share, self.mark, self.start = reader, share, mark, start
         self.n_steps, self.num_workers = n_steps, num_workers
         self.marks = deque([mark], maxlen=64)
 
     def __len__(self) -> int:
-        return self.n_steps * self.place.accumulate
+        return self.n_steps * self.share.accumulate
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         n = max(self.num_workers, 1)
         skip = self.start - self.mark.step
         readers = [iter(self._reader(worker, n, skip)) for worker in range(n)]
-        given, last = self.start * self.place.accumulate, len(self)
+        given, last = self.start * self.share.accumulate, len(self)
         for worker in cycle(range(n)):
             for item in readers[worker]:
                 if isinstance(item, Position):
-                    mark = Mark(given // self.place.accumulate, item)
+                    mark = Mark(given // self.share.accumulate, item)
                     if self.marks[-1].step == mark.step:  # the window before had no row
                         self.marks.pop()
                     self.marks.append(mark)
@@ -196,7 +188,7 @@ class Stream:
                     return
 
     def _reader(self, worker: int, n_workers: int, skip: int) -> DataLoader:
-        windows = Windows(self.reader, self.place, self.mark.position, skip, worker, n_workers)
+        windows = Windows(self.reader, self.share, self.mark.position, skip, worker, n_workers)
         return data_loader(windows, None, min(self.num_workers, 1))
 
 
@@ -235,8 +227,8 @@ class Streaming:
         self.order = StreamOrder(n_rows, length, None if corpus.n_bytes is None else corpus.n_bytes * density)
         self.marks = deque([Mark(0, BEGINNING)])
 
-    def loader(self, place: Cut, start: int, n_steps: int, num_workers: int) -> Stream:
-        stream = Stream(self.reader, place, self._mark(start), start, n_steps, num_workers)
+    def loader(self, share: Share, start: int, n_steps: int, num_workers: int) -> Stream:
+        stream = Stream(self.reader, share, self._mark(start), start, n_steps, num_workers)
         self.marks = stream.marks
         return stream
 
