@@ -9,7 +9,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from triform.run import ranks
-from triform.run.ranks import Launcher, launch, machines, start_all
+from triform.run.ranks import Rendezvous, is_one_of_several, launch, machines, start_all
 
 
 def write_environment(folder: Path) -> int:
@@ -101,7 +101,7 @@ STEP = {**BATCH, "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "1"}
 def test_who_is_one_of_several_ranks(variables: dict[str, str], several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert Launcher.started_us() is several
+    assert is_one_of_several() is several
 
 
 def test_ranks_wait_as_long_as_the_first_one_prepares(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,12 +109,12 @@ def test_ranks_wait_as_long_as_the_first_one_prepares(monkeypatch: pytest.Monkey
     started = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     for name, value in (started | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}).items():
         monkeypatch.setenv(name, value)
-    launcher = Launcher()
-    launcher.store.set_timeout(timedelta(seconds=0.1))
+    meeting = Rendezvous()
+    meeting.store.set_timeout(timedelta(seconds=0.1))
     of_the_first = TCPStore("127.0.0.1", port, is_master=False)
-    first = threading.Timer(0.4, of_the_first.set, (launcher.key, "outputs/x"))
+    first = threading.Timer(0.4, of_the_first.set, (meeting.key, "outputs/x"))
     first.start()
-    assert launcher.told() == "outputs/x"
+    assert meeting.told() == "outputs/x"
     first.join()
 
 

@@ -21,7 +21,7 @@ from triform.run.folder import Finish, RunFolder, check_inside, create, write_wh
 from triform.run.garbage import look_again
 from triform.run.log import recorded
 from triform.run.match import matched, said
-from triform.run.ranks import Launcher, launch, leave_slurm
+from triform.run.ranks import Rendezvous, is_one_of_several, launch, leave_slurm
 from triform.run.relations import check_reach
 from triform.run.secrets import check_typed
 from triform.run.values import WHOLE
@@ -58,13 +58,13 @@ def run(
     check_keys(config)
     config = settled(config)
     check_reach(config, overrides)
-    if not Launcher.started_us():
+    if not is_one_of_several():
         check_machines(config)
         config = matched(config, overrides)
         prepared = checked(config)
         return start(created(config, overrides, prepared, folder), config, prepared, False, finish)
-    launcher = Launcher()
-    config["trainer"] |= {"devices": launcher.devices, "num_nodes": launcher.nodes}
+    meeting = Rendezvous()
+    config["trainer"] |= {"devices": meeting.devices, "num_nodes": meeting.nodes}
 
     def make() -> tuple[RunFolder, "Prepared"]:
         from triform.training.hardware import check_granted, device_type
@@ -72,12 +72,12 @@ def run(
         typed = {key: value for key, _, value in (word.lstrip("+").partition("=") for word in overrides)}
         asked: dict[str, str] = {key: typed[key] for key in ("trainer.devices", "trainer.num_nodes") if key in typed}
         device = device_type(config["trainer"]["accelerator"])
-        check_granted(asked, launcher.devices, launcher.nodes, device, os.environ)
+        check_granted(asked, meeting.devices, meeting.nodes, device, os.environ)
         own = matched(config, overrides)
         prepared = checked(own)
         return created(own, overrides, prepared, folder), prepared
 
-    return start_launched(launcher, make, False, finish, config)
+    return start_launched(meeting, make, False, finish, config)
 
 
 def check_machines(config: Mapping[str, Any]) -> None:
@@ -112,17 +112,16 @@ def resume(
 
     config = {**continued(folder.read_config(), overrides), "trust": list(trust)}
     check_keys(config)
-    if not Launcher.started_us():
+    if not is_one_of_several():
         check_machines(config)
         return start(folder, config, checked(config, (folder, read_origin(folder))), True, finish)
-    launcher = Launcher()
-
-    config["trainer"] |= {"devices": launcher.devices, "num_nodes": launcher.nodes}
+    meeting = Rendezvous()
+    config["trainer"] |= {"devices": meeting.devices, "num_nodes": meeting.nodes}
 
     def find() -> tuple[RunFolder, "Prepared"]:
         return folder, checked(config, (folder, read_origin(folder)))
 
-    return start_launched(launcher, find, True, finish, config)
+    return start_launched(meeting, find, True, finish, config)
 
 
 def created(
@@ -266,7 +265,7 @@ def start(
 
 
 def start_launched(
-    launcher: Launcher,
+    meeting: Rendezvous,
     make: Callable[[], tuple[RunFolder, "Prepared"]],
     resume: bool,
     finish: Finish | None,
@@ -277,8 +276,8 @@ def start_launched(
     Args:
         make: called on the first rank, gives the run's folder and data; the others wait for it.
     """
-    if launcher.rank != 0:
-        told = launcher.told()
+    if meeting.rank != 0:
+        told = meeting.told()
         if told in ("", STOPPED):
             return PREEMPTED if told else BAD_INPUT
         return rank_main(RunFolder(Path(told)), resume, None, finish, config["trust"])
@@ -289,12 +288,12 @@ def start_launched(
             if resume:
                 keep(folder, config)
         except Preempted:
-            launcher.tell(STOPPED)
+            meeting.tell(STOPPED)
             raise
         except BaseException:
-            launcher.tell("")
+            meeting.tell("")
             raise
-        launcher.tell(str(folder.path))
+        meeting.tell(str(folder.path))
         return rank_main(folder, resume, prepared, finish, config["trust"])
 
 

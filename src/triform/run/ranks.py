@@ -212,7 +212,7 @@ class handling:
 def leave_slurm() -> None:
     """Take the variables away by which Lightning would have a process be a task of srun, and demand more of them.
 
-    In a script under sbatch it is none; what srun has started is a rank by other variables, see `Launcher`.
+    In a script under sbatch it is none; what srun has started is a rank by other variables, see `Rendezvous`.
     """
     for name in ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"):
         os.environ.pop(name, None)
@@ -259,7 +259,15 @@ def _free_port() -> int:
     raise RuntimeError("no port of 25000 to 31999 is free for the ranks to meet")
 
 
-class Launcher:
+def is_one_of_several() -> bool:
+    """Whether this process is one of several ranks that another program started.
+
+    A script under sbatch sees the number of tasks that srun would start, but is none of them.
+    """
+    return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+
+
+class Rendezvous:
     """Ranks that torchrun or srun has started already: the first one decides, the others wait for it.
 
     They meet in the key-value store that `torch.distributed` will use later.
@@ -285,14 +293,6 @@ class Launcher:
 
         self.store, self.rank, self.world = next(rendezvous("env://"))
         self.key = f"triform/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-
-    @staticmethod
-    def started_us() -> bool:
-        """Whether this process is one of several ranks that another program started.
-
-        A script under sbatch sees the number of tasks that srun would start, but is none of them.
-        """
-        return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
 
     def tell(self, text: str) -> None:
         """Give the others what they wait for."""
