@@ -18,7 +18,7 @@ from triform.sweeps.compose import Composed
 from triform.sweeps.launcher import Ended, Launcher, Ready
 from triform.sweeps.manifest import FINAL, TUNING, Job, Manifest, SweepFolder
 from triform.sweeps.samplers import Interval, split
-from triform.sweeps.tune import Tuned, Variant, around, edge, spaced, tuned
+from triform.sweeps.tune import Tuned, Untuned, around, edge, spaced, tuned
 from triform.sweeps.view import stages
 
 LOSS = {"name": "validation/loss", "mode": "min"}
@@ -106,8 +106,8 @@ def runs_without_configs(data: Prepared, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(module, "compose_job", lambda job, launcher, trust: composed)
 
 
-def variants(*models: str, values: Sequence[str] = LRS) -> list[Variant]:
-    return [Variant((f"model={model}",), tuple(values)) for model in models]
+def variants(*models: str, values: Sequence[str] = LRS) -> list[Untuned]:
+    return [Untuned((f"model={model}",), tuple(values)) for model in models]
 
 
 def go(path: Path, chosen: Tuned, launcher: Computed, retry: bool = False) -> int:
@@ -260,15 +260,15 @@ def chosen_from(*words: str, kind: str = "grid", **compare: object) -> Tuned:
 def test_what_is_typed_says_variants_values_and_seeds() -> None:
     plain = chosen_from("model=a,b", "seed=0,1")
     assert plain.variants == (
-        Variant(("model=a",), ("0.005", "0.01", "0.02")),
-        Variant(("model=b",), ("0.01", "0.02", "0.04")),
+        Untuned(("model=a",), ("0.005", "0.01", "0.02")),
+        Untuned(("model=b",), ("0.01", "0.02", "0.04")),
     )
     assert (plain.key, plain.seeds, plain.seed) == (KEY, ("0", "1"), 1000)
     assert chosen_from("seed=3").seeds == ("3",)
     assert chosen_from().seeds == ("7",)
-    assert chosen_from().variants == (Variant((), ("0.005", "0.01", "0.02")),)
+    assert chosen_from().variants == (Untuned((), ("0.005", "0.01", "0.02")),)
     assert chosen_from("model=a,b", f"{KEY}=1,2").variants[1].values == ("1", "2")
-    assert chosen_from("model/norm=layer,rms", tune="model/norm").variants == (Variant((), ("layer", "rms")),)
+    assert chosen_from("model/norm=layer,rms", tune="model/norm").variants == (Untuned((), ("layer", "rms")),)
     ranged = chosen_from("model=a,b", f"{KEY}=tag(log,interval(1e-4,1e-2))", trials=5)
     assert ranged.variants[0].values == ("0.0001", "0.000316228", "0.001", "0.00316228", "0.01")
 

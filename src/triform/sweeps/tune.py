@@ -22,12 +22,12 @@ UNSEEN = "trainer.test"
 
 
 @dataclass(frozen=True)
-class Variant:
-    """What is compared.
+class Untuned:
+    """A variant, and what it is tried at.
 
     Args:
         words: its overrides.
-        values: of the tuned key, as they follow `key=`: those that it is tried at.
+        values: of the tuned key, as they follow `key=`.
     """
 
     words: tuple[str, ...]
@@ -57,7 +57,7 @@ class Tuned(Sampler):
 
     adaptive = True
 
-    def __init__(self, variants: Sequence[Variant], key: str, seeds: Sequence[str], seed: int) -> None:
+    def __init__(self, variants: Sequence[Untuned], key: str, seeds: Sequence[str], seed: int) -> None:
         for variant in variants:
             if len(variant.values) < 2:
                 raise BadInput(
@@ -137,28 +137,28 @@ class Tuned(Sampler):
     def conclusions(self) -> list[str]:
         return chosen_lines(self.manifest)
 
-    def _made(self, number: int, fixed: Sequence[str], variant: Variant, value: str, seed: object, stage: str) -> Job:
+    def _made(self, number: int, fixed: Sequence[str], variant: Untuned, value: str, seed: object, stage: str) -> Job:
         own = {self.key, "seed", *([UNSEEN] if stage == TUNING else [])}
         shared = [word for word in fixed if word.lstrip("+").partition("=")[0] not in own]
         varied = [*variant.words, f"{self.key}={value}", f"seed={seed}"]
         hidden = [f"{UNSEEN}=false"] if stage == TUNING else []
         return Job(number, varied, [*shared, *varied, *hidden], stage=stage, variant=variant.name, value=value)
 
-    def _of(self, variant: Variant, stage: str) -> list[Job]:
+    def _of(self, variant: Untuned, stage: str) -> list[Job]:
         return [job for job in self._jobs if job.stage == stage and job.variant == variant.name]
 
-    def _trial(self, variant: Variant, value: str) -> Job | None:
+    def _trial(self, variant: Untuned, value: str) -> Job | None:
         return next((job for job in self._of(variant, TUNING) if job.value == value), None)
 
-    def _run(self, variant: Variant, value: str | None, seed: str) -> Job | None:
+    def _run(self, variant: Untuned, value: str | None, seed: str) -> Job | None:
         word = f"seed={seed}"
         return next((job for job in self._of(variant, FINAL) if job.value == value and word in job.varied), None)
 
-    def _is_tried(self, variant: Variant) -> bool:
+    def _is_tried(self, variant: Untuned) -> bool:
         trials = [self._trial(variant, value) for value in variant.values]
         return all(job is not None and job.status in (*OVER, FAILED) for job in trials)
 
-    def _chosen(self, variant: Variant) -> str | None:
+    def _chosen(self, variant: Untuned) -> str | None:
         """The best value of a variant; None: it is not known yet, or none has a finite figure."""
         found = (self.manifest.tuning or {})["chosen"].get(variant.name)
         return found["value"] if found is not None and self._is_tried(variant) else None
@@ -234,13 +234,13 @@ def tuned(
     seeds = [single["seed"]] if "seed" in single else None if seeds_swept is None else values_of(seeds_swept)
     if isinstance(seeds, Interval):
         raise BadInput("seed: a range has no end of seeds; list some, as seed=0,1,2")
-    found: list[Variant] = []
+    found: list[Untuned] = []
     grid = Grid(axes_of(settings, list(by_key.values())))
     grid.begin([])
     while (words := grid.ask(len(found))) is not None:  # each once
         if taken := [word for word in words if word.partition("=")[0] in (key, "seed")]:
             raise BadInput(f"{taken[0]} in a line of hydra.sweeper.file: compare.tune={key} chooses it; leave it out")
-        found.append(Variant(tuple(words), tuple(_values(key, mine, words, compare, fixed, config_of))))
+        found.append(Untuned(tuple(words), tuple(_values(key, mine, words, compare, fixed, config_of))))
     if seeds is None:
         seeds = [str(config_of([*fixed, *found[0].words])["seed"])]
     return Tuned(found, key, list(dict.fromkeys(seeds)), compare["seed"])
