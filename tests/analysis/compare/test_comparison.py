@@ -234,7 +234,7 @@ def test_one_seed_has_no_interval_and_the_report_says_so(tmp_path: Path) -> None
 
 
 def test_jobs_without_a_result_have_the_command_that_repeats_them(sweep: Path, found: Comparison) -> None:
-    commands = {item.job.folder.name: (item.job.status, item.command) for item in found.unfinished}
+    commands = {item.entry.folder.name: (item.entry.status, item.command) for item in found.unfinished}
     assert commands == {
         "9": ("failed", "python train.py optimizer.lr=0.01 seed=3"),
         "10": ("preempted", f"triform resume {sweep / '10'}"),

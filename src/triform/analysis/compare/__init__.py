@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from triform.analysis.compare.comparison import Comparison
+    from triform.analysis.compare.gather import Entry
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,16 @@ def report(
     from triform.run.errors import BadInput
     from triform.run.folder import write_whole
 
-    jobs = gather(places)
+    entries = gather(places)
     sweep = sweep_monitor(only_folder(places)) if metric is None else None
     if sweep is not None:
-        logged = names([job.run for job in jobs if job.run is not None and job.counts])
+        logged = names([entry.run for entry in entries if entry.run is not None and entry.counts])
         on_test = f"test/{sweep[0].rpartition('/')[2]}"
-        tuned = any(job.stage for job in jobs)  # by validation data, which is of no use for a judgement any more
+        tuned = any(entry.stage for entry in entries)  # by validation data, which is of no use for a judgement any more
         found_names = [name for name in ((on_test, sweep[0]) if tuned else sweep[:1]) if name in logged]
         metric, mode = (found_names[0], mode or sweep[1]) if found_names else (None, mode)
-    found = compared(jobs, metric, mode, baseline)
-    folder = Path(out).expanduser() if out is not None else only_folder(places) or _new_folder(jobs)
+    found = compared(entries, metric, mode, baseline)
+    folder = Path(out).expanduser() if out is not None else only_folder(places) or _new_folder(entries)
     drawn = charts(found)
     plots = folder / "plots"
     pictures = {f"{_slug(name)}.png": list(by.values()) for name, by in drawn.curves.items()}
@@ -105,11 +106,10 @@ def report(
     return Report(found, folder, folder / "report.html", (*(folder / name for name in texts), *written))
 
 
-def _new_folder(jobs: Sequence[object]) -> Path:
+def _new_folder(entries: Sequence["Entry"]) -> Path:
     outputs = Path("outputs")
-    for job in jobs:
-        run = getattr(job, "run", None)
-        kept = Path(str(run.config.get("paths", {}).get("outputs", ""))) if run is not None else Path()
+    for entry in entries:
+        kept = Path() if entry.run is None else Path(str(entry.run.config.get("paths", {}).get("outputs", "")))
         if kept.is_absolute() and kept.is_dir():
             outputs = kept
             break

@@ -97,8 +97,8 @@ def hues(found: Comparison) -> dict[str, int]:
     kept = [row.variant.label for row in found.rows[:COLOURS]]
     if found.baseline is not None and found.baseline.label not in kept:
         kept[-1:] = [found.baseline.label]
-    first = {job.folder: i for i, job in enumerate(found.jobs)}
-    in_order = sorted(found.rows, key=lambda row: first[row.variant.jobs[0].folder])
+    first = {entry.folder: i for i, entry in enumerate(found.entries)}
+    in_order = sorted(found.rows, key=lambda row: first[row.variant.entries[0].folder])
     labels = [row.variant.label for row in in_order if row.variant.label in kept]
     return {label: i for i, label in enumerate(labels)}
 
@@ -265,7 +265,7 @@ def _word(value: object) -> str:
 
 
 def _begun(row: Row) -> list[Run]:
-    return [job.run for job in row.variant.jobs if job.run is not None]
+    return [entry.run for entry in row.variant.entries if entry.run is not None]
 
 
 def _line(run: Run, name: str, along: str) -> tuple[np.ndarray, np.ndarray] | None:

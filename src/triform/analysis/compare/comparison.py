@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from triform.analysis.compare.figures import LOSS, SIZES, Metric, figure, judged_by, monitor, names, number, total_flops
-from triform.analysis.compare.gather import Job
+from triform.analysis.compare.gather import Entry
 from triform.analysis.compare.samples import Sample, read_samples
 from triform.analysis.compare.search import Importance, importance, numeric
 from triform.analysis.compare.statistics import Difference, Estimate, estimate, holm, paired
@@ -50,15 +50,15 @@ class Row:
     @property
     def tuned(self) -> tuple[str, str]:
         """The key that was tuned for it, and the value at which it is judged; empty: none was."""
-        job = self.variant.jobs[0]
-        return job.tuned, job.value
+        entry = self.variant.entries[0]
+        return entry.tuned, entry.value
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A job without a result, and the command that repeats it or goes on with it."""
+    """A run without a result, and the command that repeats it or goes on with it."""
 
-    job: Job
+    entry: Entry
     label: str
     command: str
 
@@ -80,7 +80,7 @@ class Comparison:
     metric: Metric
     baseline: Variant | None
     rows: list[Row]
-    jobs: list[Job]
+    entries: list[Entry]
     unfinished: list[Unfinished]
     differing: dict[str, list[str]]
     varied: dict[str, list[Any]]
@@ -102,9 +102,9 @@ class Comparison:
 
 
 def compared(
-    jobs: Sequence[Job], metric: str | None = None, mode: str | None = None, baseline: str | None = None
+    entries: Sequence[Entry], metric: str | None = None, mode: str | None = None, baseline: str | None = None
 ) -> Comparison:
-    """Compare the variants among some jobs.
+    """Compare the variants among some runs.
 
     Args:
         metric: figure to judge by; None: what picked the runs' best checkpoints.
@@ -114,9 +114,9 @@ def compared(
     Raises:
         BadInput: no run has logged the figure, or no variant is the baseline.
     """
-    begun = [job.run for job in jobs if job.run is not None and job.counts]
+    begun = [entry.run for entry in entries if entry.run is not None and entry.counts]
     judge = judged_by(begun, metric, mode)
-    group = variants(jobs)
+    group = variants(entries)
     reference = find(group, baseline) if baseline is not None else group[0] if group else None
     rows = [_row(variant, judge, reference) for variant in group]
     tested = [(row, row.difference) for row in rows if row.difference is not None and row.difference.p is not None]
@@ -134,14 +134,14 @@ def compared(
         metric=judge,
         baseline=reference,
         rows=rows,
-        jobs=list(jobs),
-        unfinished=_unfinished(jobs, ordered),
+        entries=list(entries),
+        unfinished=_unfinished(entries, ordered),
         differing=differ,
         varied=varied(ordered),
         samples={row.variant.label: samples for row in rows if (samples := _samples(row.variant, judge))},
         importance=None,
         notes=[],
-        tunings=tunings(jobs, group),
+        tunings=tunings(entries, group),
     )
     if found.is_search:
         found.importance = importance(found.varied, [row.figure.mean if row.figure else None for row in rows])
@@ -199,20 +199,20 @@ def _samples(variant: Variant, metric: Metric) -> list[Sample]:
     return read_samples(variant.finished[min(judged)[1]].folder / "samples.txt") if judged else []
 
 
-def _unfinished(jobs: Sequence[Job], group: Sequence[Variant]) -> list[Unfinished]:
-    by_folder = {job.folder: variant.label for variant in group for job in variant.jobs}
+def _unfinished(entries: Sequence[Entry], group: Sequence[Variant]) -> list[Unfinished]:
+    by_folder = {entry.folder: variant.label for variant in group for entry in variant.entries}
     return [
-        Unfinished(job, by_folder.get(job.folder) or " ".join(job.overrides) or "as it is", command(job))
-        for job in jobs
-        if job.status != "finished" and not job.replaced
+        Unfinished(entry, by_folder.get(entry.folder) or " ".join(entry.overrides) or "as it is", command(entry))
+        for entry in entries
+        if entry.status != "finished" and not entry.replaced
     ]
 
 
-def command(job: Job) -> str:
-    """What repeats a job that failed or has not begun, or goes on with one that was stopped."""
-    if job.run is not None and job.status in ("preempted", "running", "unknown"):
-        return shlex.join(["triform", "resume", str(job.folder)])
-    return shlex.join(["python", "train.py", *job.overrides])
+def command(entry: Entry) -> str:
+    """What repeats a run that failed or has not begun, or goes on with one that was stopped."""
+    if entry.run is not None and entry.status in ("preempted", "running", "unknown"):
+        return shlex.join(["triform", "resume", str(entry.folder)])
+    return shlex.join(["python", "train.py", *entry.overrides])
 
 
 def _told(value: Any) -> str:
@@ -259,7 +259,7 @@ def _notes(found: Comparison, begun: Sequence[Any]) -> list[str]:
             f"{_counted(len(apart), 'variant')} have no seed in common with the baseline, or it has no result."
         )
     repeated = sum(
-        sum(job.status == "finished" for job in row.variant.jobs) - len(row.variant.finished) for row in rows
+        sum(entry.status == "finished" for entry in row.variant.entries) - len(row.variant.finished) for row in rows
     )
     if repeated:
         notes.append(f"{_counted(repeated, 'run')} repeated another's seed and configuration: the last one counts.")

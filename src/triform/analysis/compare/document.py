@@ -32,7 +32,7 @@ def document(found: Comparison, pictures: Sequence[Path]) -> str:
         parts += [f"## Trials of {tuning.key}\n", markdown(*tuning_table(tuning), (False, True, True, True))]
     if found.unfinished:
         rows = [
-            (item.label, item.job.status, item.job.error or "", f"`{item.command}`", f"`{item.job.name}`")
+            (item.label, item.entry.status, item.entry.error or "", f"`{item.command}`", f"`{item.entry.name}`")
             for item in found.unfinished
         ]
         parts += ["## Without a result\n", markdown(("variant", "status", "error", "repeat it", "folder"), rows)]

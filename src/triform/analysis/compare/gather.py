@@ -18,7 +18,7 @@ killed says `running` for ever."""
 
 
 @dataclass(frozen=True)
-class Job:
+class Entry:
     """One run, or a sweep's job that has not begun.
 
     Attributes:
@@ -59,7 +59,7 @@ class Job:
         return None if self.run is None else self.run.config.get("seed")
 
 
-def gather(places: Sequence[str | Path]) -> list[Job]:
+def gather(places: Sequence[str | Path]) -> list[Entry]:
     """The runs in `places`, each once, a sweep's jobs by their numbers.
 
     Args:
@@ -70,12 +70,12 @@ def gather(places: Sequence[str | Path]) -> list[Job]:
     """
     if not places:
         raise BadInput("compare: no folder was named; give runs, a sweep's folder or a pattern of them")
-    jobs: dict[Path, Job] = {}
+    entries: dict[Path, Entry] = {}
     for place in places:
         for folder in _expanded(place):
-            for job in _jobs(folder):
-                jobs.setdefault(job.folder, job)
-    return list(jobs.values())
+            for entry in _entries(folder):
+                entries.setdefault(entry.folder, entry)
+    return list(entries.values())
 
 
 def only_folder(places: Sequence[str | Path]) -> Path | None:
@@ -94,21 +94,21 @@ def _expanded(place: str | Path) -> list[Path]:
     folders = [match.resolve() for match in found if match.is_dir()]
     if folders:
         return sorted(folders, key=_by_number)
-    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
     raise BadInput(f"{place}: no such folder{nearest(path.name, siblings)}; give runs, a sweep's folder or a pattern")
 
 
-def _jobs(folder: Path) -> list[Job]:
+def _entries(folder: Path) -> list[Entry]:
     if _is_run(folder):
-        return [_job(folder, _manifest(folder.parent).get(folder.name, {}))]
+        return [_entry(folder, _manifest(folder.parent).get(folder.name, {}))]
     listed = _manifest(folder)
-    names = {entry.parent for entry in folder.glob("*/config.yaml")} | {folder / name for name in listed}
+    names = {config.parent for config in folder.glob("*/config.yaml")} | {folder / name for name in listed}
     if not names:  # outputs/sweeps: a folder of sweeps
-        parents = {entry.parent.parent for entry in folder.glob("*/*/config.yaml")}
+        parents = {config.parent.parent for config in folder.glob("*/*/config.yaml")}
         if not parents:
             raise BadInput(f"{folder} holds no run: no config.yaml is in it or below; give runs or a sweep's folder")
-        return [job for parent in sorted(parents, key=_by_number) for job in _jobs(parent)]
-    return [_job(path, listed.get(path.name, {})) for path in sorted(names, key=_by_number)]
+        return [entry for parent in sorted(parents, key=_by_number) for entry in _entries(parent)]
+    return [_entry(path, listed.get(path.name, {})) for path in sorted(names, key=_by_number)]
 
 
 def _is_run(folder: Path) -> bool:
@@ -119,7 +119,7 @@ def _by_number(path: Path) -> tuple[bool, int, str]:
     return (not path.name.isdigit(), int(path.name) if path.name.isdigit() else 0, str(path))
 
 
-def _job(folder: Path, listed: Mapping[str, Any]) -> Job:
+def _entry(folder: Path, listed: Mapping[str, Any]) -> Entry:
     run = read_run(folder) if _is_run(folder) else None
     status = run.status if run is not None else "waiting"
     error = run.summary.get("error") if run is not None else None
@@ -127,7 +127,9 @@ def _job(folder: Path, listed: Mapping[str, Any]) -> Job:
         status = str(listed.get("status") or status)
     staged = {name: str(listed.get(name) or "") for name in ("stage", "variant", "tuned", "value")}
     error = _error(error or listed.get("error"), listed)
-    return Job(folder, _typed(folder, run, listed), status, error, run, **staged, replaced=bool(listed.get("replaced")))
+    return Entry(
+        folder, _typed(folder, run, listed), status, error, run, **staged, replaced=bool(listed.get("replaced"))
+    )
 
 
 def _typed(folder: Path, run: Run | None, listed: Mapping[str, Any]) -> tuple[str, ...]:

@@ -125,10 +125,10 @@ def _failed(found: Comparison) -> str:
     rows = [
         (
             escape(item.label),
-            escape(item.job.status),
-            f"<pre>{escape(item.job.error or '')}</pre>",
+            escape(item.entry.status),
+            f"<pre>{escape(item.entry.error or '')}</pre>",
             f"<pre>{escape(item.command)}</pre>",
-            f"<pre>{escape(item.job.name)}</pre>",
+            f"<pre>{escape(item.entry.name)}</pre>",
         )
         for item in found.unfinished
     ]

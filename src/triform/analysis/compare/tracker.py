@@ -12,8 +12,8 @@ TARGET = "triform.training.loggers.wandb_logger"
 
 def settings(found: Comparison) -> dict[str, Any] | None:
     """Project, entity and mode of the first run that W&B has recorded; None: there is none."""
-    for job in found.jobs:
-        logger = None if job.run is None else job.run.config.get("logger")
+    for entry in found.entries:
+        logger = None if entry.run is None else entry.run.config.get("logger")
         if isinstance(logger, dict) and logger.get("_target_") == TARGET:
             return {key: logger[key] for key in ("project", "entity", "mode")}
     return None
@@ -30,7 +30,7 @@ def publish(found: Comparison, folder: Path, pictures: Sequence[Path]) -> bool:
         return False
     from triform.training.loggers import wandb_logger  # and with it Lightning
 
-    about = {"metric": found.metric.name, "runs": [str(job.folder) for job in found.jobs]}
+    about = {"metric": found.metric.name, "runs": [str(entry.folder) for entry in found.entries]}
     tracker = wandb_logger(
         **where, group=folder.name, tags=["comparison"], folder=folder, config=about, name=f"{folder.name}/comparison"
     )

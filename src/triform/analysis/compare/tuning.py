@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triform.analysis.compare.figures import figure
-from triform.analysis.compare.gather import Job, read_manifest
+from triform.analysis.compare.gather import Entry, read_manifest
 from triform.analysis.compare.variants import Variant
 
 TUNING = "tuning"
@@ -58,28 +58,28 @@ class Tuning:
         return found
 
 
-def tunings(jobs: Sequence[Job], group: Sequence[Variant]) -> list[Tuning]:
-    """The trials of every sweep among some jobs that had any."""
-    labels = {job.folder: variant.label for variant in group for job in variant.jobs}
+def tunings(entries: Sequence[Entry], group: Sequence[Variant]) -> list[Tuning]:
+    """The trials of every sweep among some runs that had any."""
+    labels = {entry.folder: variant.label for variant in group for entry in variant.entries}
     found = []
-    for folder in dict.fromkeys(job.folder.parent for job in jobs if job.stage == TUNING):
+    for folder in dict.fromkeys(entry.folder.parent for entry in entries if entry.stage == TUNING):
         manifest = read_manifest(folder)
-        mine = [job for job in jobs if job.folder.parent == folder and not job.replaced]
-        names = dict.fromkeys(job.variant for job in mine if job.stage == TUNING)
-        called = {job.variant: labels[job.folder] for job in mine if job.folder in labels}
+        mine = [entry for entry in entries if entry.folder.parent == folder and not entry.replaced]
+        names = dict.fromkeys(entry.variant for entry in mine if entry.stage == TUNING)
+        called = {entry.variant: labels[entry.folder] for entry in mine if entry.folder in labels}
         metric = str((manifest.get("monitor") or {}).get("name"))
         chosen = _chosen(manifest)
         tried = tuple(_tried(name, called.get(name, name), mine, metric, chosen.get(name, {})) for name in names)
-        found.append(Tuning(next(job.tuned for job in mine if job.tuned), metric, tried))
+        found.append(Tuning(next(entry.tuned for entry in mine if entry.tuned), metric, tried))
     return found
 
 
-def _tried(name: str, label: str, jobs: Sequence[Job], metric: str, chosen: Mapping[str, Any]) -> Tried:
-    trials = [job for job in jobs if job.stage == TUNING and job.variant == name]
-    ended = [job.run if job.status in ("finished", "pruned") else None for job in trials]
+def _tried(name: str, label: str, entries: Sequence[Entry], metric: str, chosen: Mapping[str, Any]) -> Tried:
+    trials = [entry for entry in entries if entry.stage == TUNING and entry.variant == name]
+    ended = [entry.run if entry.status in ("finished", "pruned") else None for entry in trials]
     return Tried(
         label,
-        tuple(job.value for job in trials),
+        tuple(entry.value for entry in trials),
         tuple(None if run is None else figure(run, metric) for run in ended),
         chosen.get("value"),
         chosen.get("edge"),

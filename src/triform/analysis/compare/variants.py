@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triform.analysis.compare.gather import Job
+from triform.analysis.compare.gather import Entry
 from triform.analysis.runs import Run
 from triform.run.errors import BadInput, nearest
 
@@ -39,41 +39,43 @@ class Variant:
 
     config: dict[str, Any]
     typed: dict[str, str]
-    jobs: list[Job]
+    entries: list[Entry]
     label: str = ""
 
     @property
     def finished(self) -> list[Run]:
         """Its finished runs, the last of those of one seed: the same run again gives the same figures."""
-        by_seed = {str(job.seed): job.run for job in self.jobs if job.status == "finished" and job.run is not None}
+        by_seed = {
+            str(entry.seed): entry.run for entry in self.entries if entry.status == "finished" and entry.run is not None
+        }
         return list(by_seed.values())
 
 
-def variants(jobs: Sequence[Job]) -> list[Variant]:
+def variants(entries: Sequence[Entry]) -> list[Variant]:
     """Group runs that have begun, in their order, and name the groups. Runs that only tried values are in none."""
-    begun = [(job, flat(job.run.config)) for job in jobs if job.run is not None and job.counts]
+    begun = [(entry, flat(entry.run.config)) for entry in entries if entry.run is not None and entry.counts]
     seeds = {key for key in _keys(config for _, config in begun) if key.rpartition(".")[2] == "seed"}
-    follow = {key for key in seeds if all(config.get(key) == job.seed for job, config in begun)}
-    if len({job.seed for job, _ in begun}) < 2:  # `data.seed: 0` beside `seed: 0` need not be `${seed}`
+    follow = {key for key in seeds if all(config.get(key) == entry.seed for entry, config in begun)}
+    if len({entry.seed for entry, _ in begun}) < 2:  # `data.seed: 0` beside `seed: 0` need not be `${seed}`
         follow = set()
     groups: dict[str, Variant] = {}
-    for job, config in begun:
+    for entry, config in begun:
         kept = {key: value for key, value in config.items() if not aside(key) and key not in follow}
         name = json.dumps({key: value for key, value in kept.items() if value is not None}, sort_keys=True, default=str)
         if name not in groups:
-            not_chosen = {job.tuned, *solved(job)}
-            words = {key: value for key, value in typed(job.overrides).items() if key not in not_chosen}
+            not_chosen = {entry.tuned, *solved(entry)}
+            words = {key: value for key, value in typed(entry.overrides).items() if key not in not_chosen}
             groups[name] = Variant(kept, words, [])
-        groups[name].jobs.append(job)
+        groups[name].entries.append(entry)
     found = list(groups.values())
     for variant, label in zip(found, labels(found), strict=True):
         variant.label = label
     return found
 
 
-def solved(job: Job) -> tuple[str, ...]:
+def solved(entry: Entry) -> tuple[str, ...]:
     """Keys whose values `match` has found for a run: what was typed for them was where it began."""
-    result = (job.run.config.get("match") or {}).get("result") if job.run is not None else None
+    result = (entry.run.config.get("match") or {}).get("result") if entry.run is not None else None
     return tuple(result["set"]) if isinstance(result, dict) and isinstance(result.get("set"), dict) else ()
 
 
@@ -131,7 +133,7 @@ def varied(group: Sequence[Variant]) -> dict[str, list[Any]]:
 def labels(group: Sequence[Variant]) -> list[str]:
     """A short name for each variant, no two alike: what was typed for it that others have otherwise."""
     if len(group) == 1:
-        run = group[0].jobs[0].run
+        run = group[0].entries[0].run
         return [str(run.config.get("name") or "run") if run is not None else "run"]
     found = varied(group)
     names = short(found)
@@ -145,7 +147,7 @@ def labels(group: Sequence[Variant]) -> list[str]:
             made[i] = more if label == "default" else f"{label} {more}"
     repeated = {label for label, count in Counter(made).items() if count > 1}
     return [
-        f"{label} ({variant.jobs[0].name})" if label in repeated else label
+        f"{label} ({variant.entries[0].name})" if label in repeated else label
         for variant, label in zip(group, made, strict=True)
     ]
 
@@ -158,7 +160,7 @@ def find(group: Sequence[Variant], wanted: str) -> Variant:
     """
     for variant in group:
         if variant.label == wanted or any(
-            wanted in (job.folder.name, job.name, str(job.folder)) for job in variant.jobs
+            wanted in (entry.folder.name, entry.name, str(entry.folder)) for entry in variant.entries
         ):
             return variant
     key, equals, value = wanted.partition("=")
