@@ -24,7 +24,7 @@ from triform.analysis.compare.figures import direction, figure
 from triform.analysis.compare.gather import gather
 from triform.analysis.compare.page import page
 from triform.analysis.compare.samples import Sample, read_samples
-from triform.analysis.compare.search import importance
+from triform.analysis.compare.search import by_logarithm, importance
 from triform.analysis.compare.statistics import estimate
 from triform.analysis.report import as_text
 from triform.analysis.runs import read_run
@@ -501,3 +501,21 @@ def test_a_figure_prefers_the_best_checkpoint(tmp_path: Path) -> None:
     assert figure(run, "train/loss") == 0.6
     assert figure(run, "parameters") == 1000
     assert figure(run, "validation/bleu") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((2e-3, 4e-3, 8e-3, 1.6e-2), True),
+        ((1.6e-2, 4e-3, 8e-3, 4e-3), True),
+        ((1e-3, 3e-3, 1e-2), True),
+        ((2, 4, 6, 8), False),
+        ((0.1, 0.2, 0.3, 0.4), False),
+        ((0.0, 0.1, 0.3), False),
+        ((1, 8), False),
+        ((1, 10), True),
+        ((3e-4, 3e-4), False),
+    ],
+)
+def test_what_was_varied_by_a_factor_is_drawn_by_its_logarithm(values: tuple[float, ...], expected: bool) -> None:
+    assert by_logarithm(values) is expected

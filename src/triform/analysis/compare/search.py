@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from triform.analysis.compare.variants import shown
 
 N_VALUES = 4
@@ -29,8 +31,17 @@ def numeric(values: Sequence[Any]) -> bool:
 
 
 def by_logarithm(values: Sequence[float]) -> bool:
-    """Whether numbers are spread over so wide a range that their logarithm is what was searched."""
-    return min(values) > 0 and max(values) / min(values) >= WIDE
+    """Whether the logarithm of these numbers is what was searched: their range is wide, or their ratios are more alike
+    than their differences."""
+    if min(values) <= 0:
+        return False
+    if max(values) / min(values) >= WIDE:
+        return True
+    in_order = np.unique(values)
+    if len(in_order) < 3:
+        return False
+    differences, ratios = np.diff(in_order), np.diff(np.log(in_order))
+    return bool(ratios.std() / ratios.mean() < differences.std() / differences.mean())
 
 
 def importance(varied: Mapping[str, Sequence[Any]], figures: Sequence[float | None]) -> Importance:
