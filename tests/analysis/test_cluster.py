@@ -172,17 +172,20 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
 
 def test_blocks_computed_again_keep_their_inputs() -> None:
     model = made(*TINY, "model.n_layers=3")
-    row, _ = kept(model, 6)
+    row = kept(model, 6)
+    assert row is not None
     inputs = 3 * 6 * 32 * 4
-    assert lean(model, 6, row, 4, selective=False) == inputs + row // 3
+    assert row.inputs == inputs
+    assert lean(model, 6, row, 4, selective=False) == inputs + row.activations // 3
     outputs = (32 + 16 + 16 + 32 + 48 + 48 + 32) + 32  # of the projections, and of attention
-    assert lean(model, 6, row, 4, selective=True) == inputs + 3 * 6 * outputs * 4 + row // 3
+    assert lean(model, 6, row, 4, selective=True) == inputs + 3 * 6 * outputs * 4 + row.activations // 3
 
 
 def test_a_block_computed_again_keeps_what_is_planned() -> None:
     """Measured between the passes, so without the one block that is computed again."""
     words = (*TINY, "model.n_layers=6", "model.dropout=0")
-    row, _ = kept(made(*words), 16)
+    row = kept(made(*words), 16)
+    assert row is not None
     planned = lean(made(*words), 16, row, 4, selective=False)
     model: Any = made(*words).to_empty(device="cpu")
     blocks = [module for module in model.modules() if isinstance(module, Block)]
@@ -195,4 +198,4 @@ def test_a_block_computed_again_keeps_what_is_planned() -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         model(torch.ones(1, 16, dtype=torch.long))
-    assert planned - row // 6 <= sum(held.values()) < planned < row
+    assert planned - row.activations // 6 <= sum(held.values()) < planned < row.activations

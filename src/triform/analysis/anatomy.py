@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from triform.layers.block import Block
 
 MIB = 2**20
 
@@ -156,22 +158,18 @@ def memory(
     model.to(DTYPES.get(precision, torch.float32))
     whole = sum(p.numel() * p.element_size() for p in model.parameters())
     logits = _logits(model, rows, seq_len)
-    row: int | None
-    try:
-        row, attention = kept(model, seq_len)
-    except (RuntimeError, NotImplementedError):  # such as a mixture, which counts the tokens of its experts
-        row, attention = None, 0
+    row = kept(model, seq_len)
     gathered = hold(model)
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     optimizers = optimizer_bytes(optimizer(model))
     if row is None:
         return Memory(weights, trained, optimizers, None, logits, None, gathered)
+    activations, attention, copies = row.activations, row.attention, 0
     if precision.endswith("-mixed"):
-        row, attention, copies = round(MIXED * row), attention // 2, (whole if copied is None else copied) // 2
-    else:
-        copies = 0
-    return Memory(weights, trained, optimizers, rows * row + copies, logits, rows * attention, gathered)
+        activations, attention = round(MIXED * activations), attention // 2
+        copies = (whole if copied is None else copied) // 2
+    return Memory(weights, trained, optimizers, rows * activations + copies, logits, rows * attention, gathered)
 
 
 def optimizer_bytes(optimizer: Optimizer) -> int | None:
@@ -196,8 +194,22 @@ def optimizer_bytes(optimizer: Optimizer) -> int | None:
     return sum(v.numel() * v.element_size() for v in tensors) if tensors else None
 
 
-def kept(model: Any, seq_len: int) -> tuple[int, int]:
-    """Bytes that the forward pass of a row keeps for the backward pass, without the logits; those of attention."""
+class Kept(NamedTuple):
+    """Bytes that the forward pass of a row keeps for the backward pass, without the logits.
+
+    Args:
+        activations: those of attention apart.
+        attention: where no fused kernel applies.
+        inputs: what goes into the blocks, part of `activations`.
+    """
+
+    activations: int
+    attention: int
+    inputs: int
+
+
+def kept(model: Any, seq_len: int) -> Kept | None:
+    """Of a model on the meta device; None: values decide, as in a mixture, which counts the tokens of its experts."""
     own = {p.untyped_storage()._cdata for p in model.parameters()}
     held: dict[int, tuple[Any, torch.Size]] = {}
 
@@ -207,19 +219,30 @@ def kept(model: Any, seq_len: int) -> tuple[int, int]:
             held[storage._cdata] = (storage, tensor.shape)
         return tensor
 
+    inputs: list[int] = []
+
+    def enter(block: nn.Module, args: tuple[Any, ...]) -> None:
+        inputs.append(sum(x.numel() * x.element_size() for x in args if isinstance(x, Tensor)))
+
+    hooks = [module.register_forward_pre_hook(enter) for module in model.modules() if isinstance(module, Block)]
     row = model.embedding.blank(seq_len)
-    inputs = (row, row) if getattr(model, "family", "") == "encoder_decoder" else (row,)
     was_training = model.training
     model.train()
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(*inputs)
-    model.train(was_training)
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            model(*((row, row) if getattr(model, "family", "") == "encoder_decoder" else (row,)))
+    except (RuntimeError, NotImplementedError):
+        return None
+    finally:
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
     sizes = {True: 0, False: 0}
     for storage, shape in held.values():
         # (1 * n_heads, q_len, kv_len): a row's hidden states begin with 1
         is_attention = shape[-2:] == (seq_len, seq_len) and (len(shape) == 4 or shape[0] != 1)
         sizes[is_attention] += storage.nbytes()
-    return sizes[False], sizes[True]
+    return Kept(sizes[False], sizes[True], sum(inputs))
 
 
 def _logits(model: Any, rows: int, seq_len: int) -> int:

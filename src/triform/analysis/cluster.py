@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from triform.analysis.anatomy import Kept
 from triform.layers.attention import Attention
 from triform.layers.block import Block
 from triform.layers.feed_forward.mixture import MixtureOfExperts
@@ -136,8 +137,8 @@ def cut_of(trainer: Mapping[str, Any], devices: int, precision: str) -> Cut:
     return Cut(ranks // tensor, tensor, trainer["strategy"] == "fsdp", narrow)
 
 
-def lean(model: Any, seq_len: int, kept: int, size: int, selective: bool) -> int:
-    """Bytes that are left of the `kept` ones of a row where blocks are computed again in the backward pass.
+def lean(model: nn.Module, seq_len: int, row: Kept, size: int, selective: bool) -> int:
+    """Bytes that are left of those that a row keeps where blocks are computed again in the backward pass.
 
     That is their inputs and one block while it is computed again, and what `selective` keeps besides: products of
     matrices and of attention.
@@ -145,21 +146,11 @@ def lean(model: Any, seq_len: int, kept: int, size: int, selective: bool) -> int
     Args:
         size: bytes of a number of these products.
     """
-    inputs: list[int] = []
-
-    def note(block: nn.Module, args: tuple[Any, ...]) -> None:
-        inputs.append(sum(x.numel() * x.element_size() for x in args if isinstance(x, Tensor)))
-
     blocks = [module for module in model.modules() if isinstance(module, Block)]
-    hooks = [block.register_forward_pre_hook(note) for block in blocks]
-    row = model.embedding.blank(seq_len)
-    model(*((row, row) if getattr(model, "family", "") == "encoder_decoder" else (row,)))
-    for hook in hooks:
-        hook.remove()
     inside = [module for block in blocks for module in block.modules()]
     products = sum(module.out_features for module in inside if isinstance(module, nn.Linear))
     products += sum(module.n_heads * module.head_dim for module in inside if isinstance(module, Attention))
-    return sum(inputs) + selective * size * seq_len * products + kept // max(len(blocks), 1)
+    return row.inputs + selective * size * seq_len * products + row.activations // max(len(blocks), 1)
 
 
 def _units(model: nn.Module) -> tuple[dict[str, nn.Parameter], list[dict[str, nn.Parameter]]]:

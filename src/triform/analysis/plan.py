@@ -170,7 +170,13 @@ def plan(overrides: Sequence[str], folders: Sequence[Path], machine: Machine) ->
     cut.share(model)
     mode, size = trainer["activation_checkpointing"], 4 if precision.startswith("32") else 2
     traffic = cut.traffic(model, rows, known.seq_len, trainer["accumulate"], size, mode != "none")
-    block, selective = (_lean(model, cut, rows, known.seq_len, precision, size, chosen) for chosen in (False, True))
+    row, copies = kept(model, known.seq_len), 0
+    if row is not None and precision in NARROW:
+        row, copies = row._replace(activations=round(MIXED * row.activations)), cut.copied(model, True) // 2
+    block, selective = (
+        None if row is None else rows * lean(model, known.seq_len, row, size, chosen) + copies
+        for chosen in (False, True)
+    )
     try:
         used = memory(model, optimizer, rows, known.seq_len, precision, cut.hold, cut.copied(model, False))
     except (TypeError, ValueError) as error:
@@ -244,17 +250,6 @@ def _strategy(trainer: Mapping[str, Any], devices: int) -> str:
     """`trainer.strategy`, with what auto means."""
     name = str(trainer["strategy"])
     return name if name != "auto" else "alone" if devices == 1 else "ddp"
-
-
-def _lean(model: Any, cut: Cut, rows: int, seq_len: int, precision: str, size: int, selective: bool) -> int | None:
-    """Bytes of activations, copies of weights included, where blocks are computed again; None: not known."""
-    try:
-        row, _ = kept(model, seq_len)
-    except (RuntimeError, NotImplementedError):
-        return None
-    mixed = precision in NARROW
-    row = lean(model, seq_len, round(MIXED * row) if mixed else row, size, selective)
-    return rows * row + (cut.copied(model, True) // 2 if mixed else 0)
 
 
 def _notes(config: Mapping[str, Any], spent: Effort, readers: int, assumed: str | None) -> list[str]:
