@@ -301,15 +301,28 @@ def test_what_does_not_fit_is_refused(words: Sequence[str], compare: dict[str, A
         chosen_from(*words, **compare)
 
 
-def test_a_line_of_a_list_may_not_choose_what_is_tuned(tmp_path: Path) -> None:
+def test_a_line_of_a_list_says_around_which_value_it_is_tried(tmp_path: Path) -> None:
     file = tmp_path / "jobs.txt"
-    file.write_text(f"model=a\nmodel=b {KEY}=0.1\n")
-    fixed, swept = split(["seed=0,1"])
-    with pytest.raises(BadInput, match=rf"{KEY}=0.1 in a line of hydra\.sweeper\.file"):
-        tuned(COMPARE, {"sampler": "list", "file": str(file)}, swept, fixed, lambda words: {"optimizer": {"lr": 0.1}})
-    file.write_text("model=a\nmodel=b n=2\n")
-    made = tuned(COMPARE, {"sampler": "list", "file": str(file)}, swept, fixed, lambda words: {"optimizer": {"lr": 8}})
-    assert [variant.name for variant in made.variants] == ["model=a", "model=b n=2"]
+
+    def listed(text: str, *more: str) -> Tuned:
+        file.write_text(text)
+        fixed, swept = split(["seed=0,1", *more])
+
+        def config_of(words: list[str]) -> dict[str, Any]:
+            return {"optimizer": {"lr": 0.1 if f"{KEY}=0.1" in words else 8.0}}
+
+        return tuned(COMPARE | {"trials": 3}, {"sampler": "list", "file": str(file)}, swept, fixed, config_of)
+
+    assert listed(f"model=a\nmodel=b n=2 {KEY}=0.1\n").variants == (
+        Untuned(("model=a",), ("4", "8", "16")),
+        Untuned(("model=b", "n=2"), ("0.05", "0.1", "0.2")),
+    )
+    with pytest.raises(BadInput, match=rf"{KEY}=0.1 in a line of hydra\.sweeper\.file: compare"):
+        listed(f"model=a\nmodel=b {KEY}=0.1\n", f"{KEY}=1,2")
+    with pytest.raises(BadInput, match=r"seed=3 in a line of hydra\.sweeper\.file: compare"):
+        listed("model=a\nmodel=b seed=3\n")
+    with pytest.raises(BadInput, match=f"two lines differ in {KEY} alone"):
+        listed(f"model=b {KEY}=8\nmodel=b {KEY}=0.1\n")
 
 
 def test_a_comparison_is_widened_by_trials_seeds_and_values(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,9 +238,16 @@ def tuned(
     grid = Grid(axes_of(settings, list(by_key.values())))
     grid.begin([])
     while (words := grid.ask(len(found))) is not None:  # each once
-        if taken := [word for word in words if word.partition("=")[0] in (key, "seed")]:
+        own = [word for word in words if word.partition("=")[0] == key]
+        if taken := [word for word in words if word.startswith("seed=")] or (own if mine is not None else []):
             raise BadInput(f"{taken[0]} in a line of hydra.sweeper.file: compare.tune={key} chooses it; leave it out")
-        found.append(Untuned(tuple(words), tuple(_values(key, mine, words, compare, fixed, config_of))))
+        values = _values(key, mine, words, compare, fixed, config_of)
+        words = [word for word in words if word not in own]
+        if any(variant.words == tuple(words) for variant in found):
+            raise BadInput(
+                f"hydra.sweeper.file: two lines differ in {key} alone, which compare.tune={key} chooses; leave one out"
+            )
+        found.append(Untuned(tuple(words), tuple(values)))
     if seeds is None:
         seeds = [str(config_of([*fixed, *found[0].words])["seed"])]
     return Tuned(found, key, list(dict.fromkeys(seeds)), compare["seed"])
