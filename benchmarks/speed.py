@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ WARM_UP = 3  # steps before the clock starts
 
 Run = Callable[[int], float]
 """Seconds per step over so many steps."""
+Contestant = Callable[["Shape"], Run]
 
 
 @dataclass(frozen=True)
@@ -287,6 +289,8 @@ def sizes(shape: Shape, model: str) -> list[str]:
         "model.vocab_size=null",
         f"model.dropout={shape.dropout}",
         f"model.attention.weights_dropout={shape.dropout}",
+        *(["model/head=masked_lm"] if model.startswith("bert") else []),
+        *([f"model.head_dim={shape.width // shape.heads}"] if model.startswith("t5") else []),
         *([f"model.feed_forward.dropout={shape.dropout}"] if model.startswith("t5") else []),
     ]
 
@@ -298,14 +302,14 @@ def composed(*overrides: str) -> dict[str, Any]:
     return compose(["data=text", "data.train_files=benchmarks", "logger=csv", "trainer.accelerator=cpu", *overrides])
 
 
-def built(shape: Shape, model: str, *overrides: str) -> Any:
+def built(shape: Shape, model: str) -> Any:
     """A model of triform, trained by the same loop as the others and with the memory that a run has."""
     import torch
 
     from triform.run.parts import model_factory
 
-    task = {"encoder": "masked_lm", "encoder_decoder": "seq2seq"}.get(family_of(model), "causal_lm")
-    config = composed(f"task={task}", *sizes(shape, model), *overrides)
+    task = {"encoder": "masked_lm", "encoder_decoder": "seq2seq", "decoder": "causal_lm"}[family_of(model)]
+    config = composed(f"task={task}", *sizes(shape, model))
     with torch.device("meta"):
         made: Any = model_factory(config, shape.vocab)()
     made.to_empty(device="cpu").initialise(0)
@@ -318,34 +322,38 @@ def family_of(model: str) -> str:
     return "encoder_decoder" if model.startswith(("t5", "bart")) else "decoder"
 
 
-def own_loss(model: Any, batch: Any) -> Any:
-    """Mean cross-entropy by the head, as a task computes it."""
+def by_head(model: Any, hidden: Any, labels: Any, n: Any) -> Any:
+    """Mean cross-entropy of `n` labels by the head, as a task computes it."""
     from triform.layers.losses import CrossEntropy
 
-    ids, loss = batch[0], CrossEntropy(0.0)
-    return model.head(model(ids[:, :-1]).hidden, ids[:, 1:], loss) / ids[:, 1:].numel()
+    return model.head(hidden, labels, CrossEntropy(0.0)) / n
+
+
+def own_loss(model: Any, batch: Any) -> Any:
+    ids = batch[0]
+    return by_head(model, model(ids[:, :-1]).hidden, ids[:, 1:], ids[:, 1:].numel())
+
+
+def own_masked_loss(model: Any, batch: Any) -> Any:
+    ids, labels = masked(batch)
+    return by_head(model, model(ids).hidden, labels, (labels != -100).sum())
+
+
+def own_loss_of_pairs(model: Any, batch: Any) -> Any:
+    source, target = batch[0, :, :-1], batch[1]
+    return by_head(model, model(source, target[:, :-1]).hidden, target[:, 1:], target[:, 1:].numel())
 
 
 def triform_loop(shape: Shape, model: str = "gpt2", compiled: bool = False) -> Run:
     made = built(shape, model)
     if compiled:
         made.compile(dynamic=False)
-    return by_hand(made, own_loss, shape)
+    losses = {"decoder": own_loss, "encoder": own_masked_loss, "encoder_decoder": own_loss_of_pairs}
+    family = family_of(model)
+    return by_hand(made, losses[family], shape, rows=2 if family == "encoder_decoder" else 1)
 
 
-def triform_loop_compiled(shape: Shape) -> Run:
-    return triform_loop(shape, compiled=True)
-
-
-def triform_loop_default(shape: Shape) -> Run:
-    return triform_loop(shape, "decoder")
-
-
-def triform_loop_default_compiled(shape: Shape) -> Run:
-    return triform_loop(shape, "decoder", compiled=True)
-
-
-def triform_fit(shape: Shape, model: str = "gpt2", compiled: bool = False) -> Run:
+def triform_fit(shape: Shape, model: str = "gpt2") -> Run:
     """All of a run but its start: Lightning, record, progress, guards, the data loader; validation left out."""
     from lightning import Callback
 
@@ -368,7 +376,6 @@ def triform_fit(shape: Shape, model: str = "gpt2", compiled: bool = False) -> Ru
         "trainer.max_steps=1",
         "trainer.val_interval=null",
         "trainer.save_interval=null",
-        f"trainer.compile={str(compiled).lower()}",
         "scheduler=constant",
         "tokenizer=char",
         *sizes(shape, model),
@@ -411,10 +418,6 @@ def triform_fit(shape: Shape, model: str = "gpt2", compiled: bool = False) -> Ru
     return run
 
 
-def triform_fit_default(shape: Shape) -> Run:
-    return triform_fit(shape, "decoder")
-
-
 # Encoders, with a label for every seventh token
 
 
@@ -448,34 +451,18 @@ def hf_bert(shape: Shape) -> Run:
     return by_hand(BertForMaskedLM(config), loss, shape)
 
 
-def triform_bert(shape: Shape, compiled: bool = False) -> Run:
-    from triform.layers.losses import CrossEntropy
-
-    def loss(model: Any, batch: Any) -> Any:
-        ids, labels = masked(batch)
-        return model.head(model(ids).hidden, labels, CrossEntropy(0.0)) / (labels != -100).sum()
-
-    made = built(shape, "bert_base", "model/head=masked_lm")
-    if compiled:
-        made.compile(dynamic=False)
-    return by_hand(made, loss, shape)
-
-
-def triform_bert_compiled(shape: Shape) -> Run:
-    return triform_bert(shape, compiled=True)
-
-
 # Encoder-decoders, which read one row and write another
 
 
-def both(logits_of: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def pairs_loop(model: Any, shape: Shape) -> Run:
     from torch.nn.functional import cross_entropy
 
     def loss(model: Any, batch: Any) -> Any:
         source, target = batch[0, :, :-1], batch[1]
-        return cross_entropy(logits_of(model, source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten())
+        logits = model(input_ids=source, decoder_input_ids=target[:, :-1]).logits
+        return cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
 
-    return loss
+    return by_hand(model, loss, shape, rows=2)
 
 
 def hf_t5(shape: Shape) -> Run:
@@ -491,8 +478,7 @@ def hf_t5(shape: Shape) -> Run:
         dropout_rate=shape.dropout,
         use_cache=False,
     )
-    logits = both(lambda model, source, target: model(input_ids=source, decoder_input_ids=target).logits)
-    return by_hand(T5ForConditionalGeneration(config), logits, shape, rows=2)
+    return pairs_loop(T5ForConditionalGeneration(config), shape)
 
 
 def hf_bart(shape: Shape) -> Run:
@@ -514,67 +500,43 @@ def hf_bart(shape: Shape) -> Run:
         use_cache=False,
         attn_implementation="sdpa",
     )
-    logits = both(lambda model, source, target: model(input_ids=source, decoder_input_ids=target).logits)
-    return by_hand(BartForConditionalGeneration(config), logits, shape, rows=2)
+    return pairs_loop(BartForConditionalGeneration(config), shape)
 
 
-def triform_two_stacks(shape: Shape, model: str, compiled: bool = False) -> Run:
-    from triform.layers.losses import CrossEntropy
-
-    def loss(model: Any, batch: Any) -> Any:
-        source, target = batch[0, :, :-1], batch[1]
-        hidden = model(source, target[:, :-1]).hidden
-        return model.head(hidden, target[:, 1:], CrossEntropy(0.0)) / target[:, 1:].numel()
-
-    heads = [f"model.head_dim={shape.width // shape.heads}"] if model.startswith("t5") else []
-    made = built(shape, model, *heads)
-    if compiled:
-        made.compile(dynamic=False)
-    return by_hand(made, loss, shape, rows=2)
+def named(*contestants: Contestant) -> dict[str, Contestant]:
+    return {contestant.__name__: contestant for contestant in contestants}
 
 
-def triform_t5(shape: Shape) -> Run:
-    return triform_two_stacks(shape, "t5_small")
+def compiled_or_not(name: str, model: str) -> dict[str, Contestant]:
+    return {
+        name: partial(triform_loop, model=model),
+        f"{name}_compiled": partial(triform_loop, model=model, compiled=True),
+    }
 
 
-def triform_t5_compiled(shape: Shape) -> Run:
-    return triform_two_stacks(shape, "t5_small", compiled=True)
-
-
-def triform_bart(shape: Shape) -> Run:
-    return triform_two_stacks(shape, "bart_base")
-
-
-def triform_bart_compiled(shape: Shape) -> Run:
-    return triform_two_stacks(shape, "bart_base", compiled=True)
-
-
-CONTESTS: dict[str, list[list[Callable[[Shape], Run]]]] = {
+CONTESTS: dict[str, list[dict[str, Contestant]]] = {
     "decoder": [
-        [
-            gpt2_loop,
-            gpt2_lightning,
-            gpt2_hf_trainer,
-            x_transformers,
-            torch_nn,
-            hand_written,
-            triform_loop,
-            triform_fit,
-            triform_loop_default,
-            triform_fit_default,
-            triform_loop_compiled,
-            triform_loop_default_compiled,
-        ]
+        {
+            **named(gpt2_loop, gpt2_lightning, gpt2_hf_trainer, x_transformers, torch_nn, hand_written),
+            **compiled_or_not("triform_loop", "gpt2"),
+            **compiled_or_not("triform_loop_default", "decoder"),
+            "triform_fit": triform_fit,
+            "triform_fit_default": partial(triform_fit, model="decoder"),
+        }
     ],
-    "encoder": [[hf_bert, triform_bert, triform_bert_compiled]],
-    "encoder_decoder": [[hf_t5, triform_t5, triform_t5_compiled], [hf_bart, triform_bart, triform_bart_compiled]],
+    "encoder": [{**named(hf_bert), **compiled_or_not("triform_bert", "bert_base")}],
+    "encoder_decoder": [
+        {**named(hf_t5), **compiled_or_not("triform_t5", "t5_small")},
+        {**named(hf_bart), **compiled_or_not("triform_bart", "bart_base")},
+    ],
 }
+"""Of each family, who trains beside whom, by name; the first is what others are compared with."""
 
 
 # Processes that take turns
 
 
-def contest(line: Any, contestant: Callable[[Shape], Run], shape: Shape) -> None:
+def contest(line: Any, contestant: Contestant, shape: Shape, ours: bool) -> None:
     """Of a process: makes one contestant, then trains as many steps as it is told and answers how long one took."""
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
@@ -582,7 +544,7 @@ def contest(line: Any, contestant: Callable[[Shape], Run], shape: Shape) -> None
     import torch
 
     torch.manual_seed(0)
-    if contestant.__name__.startswith("triform"):
+    if ours:
         from triform.training.memory import keep_memory
 
         keep_memory()  # as every rank of a run does
@@ -598,21 +560,22 @@ def contest(line: Any, contestant: Callable[[Shape], Run], shape: Shape) -> None
 
 
 @contextmanager
-def turns(contestants: list[Callable[[Shape], Run]], shape: Shape) -> Iterator[dict[str, Run]]:
+def turns(contestants: dict[str, Contestant], shape: Shape) -> Iterator[dict[str, Run]]:
     """Each contestant in its process, made and warm; those that cannot be made are named."""
     processes = mp.get_context("forkserver")
     processes.set_forkserver_preload(["torch", "lightning", "transformers", "triform.training.fit"])
     lines, started = {}, []
-    for contestant in contestants:
+    for name, contestant in contestants.items():
         line, other = processes.Pipe()
-        process = processes.Process(target=contest, args=(other, contestant, shape), daemon=True)
+        ours = name.startswith("triform")
+        process = processes.Process(target=contest, args=(other, contestant, shape, ours), daemon=True)
         process.start()
         started.append(process)
         trouble = line.recv()
         if trouble is None:
-            lines[contestant.__name__] = line
+            lines[name] = line
         else:
-            print(f"{contestant.__name__} is left out: {trouble}")
+            print(f"{name} is left out: {trouble}")
 
     def asked(line: Any) -> Run:
         def run(steps: int) -> float:
@@ -660,9 +623,8 @@ def flops_per_token(family: str, shape: Shape) -> float:
 
 
 def measure(
-    family: str, name: str, contestants: list[Callable[[Shape], Run]], rounds: int, seconds: float, dropout: float
+    family: str, name: str, shape: Shape, contestants: dict[str, Contestant], rounds: int, seconds: float
 ) -> None:
-    shape = replace(SHAPES[name], dropout=dropout)
     processes = mp.get_context("forkserver")
     line, other = processes.Pipe()
     ceilings: list[float] = []
@@ -703,9 +665,10 @@ def main() -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
     for family in given.family:
         for contestants in CONTESTS[family]:
-            chosen = [c for c in contestants if given.only is None or c.__name__ in given.only]
+            chosen = {name: one for name, one in contestants.items() if given.only is None or name in given.only}
             for name in given.shape if chosen else []:
-                measure(family, name, chosen, given.rounds, given.seconds, given.dropout)
+                shape = replace(SHAPES[name], dropout=given.dropout)
+                measure(family, name, shape, chosen, given.rounds, given.seconds)
 
 
 if __name__ == "__main__":
