@@ -72,3 +72,23 @@ def test_in_evaluation_the_very_same() -> None:
 
 def test_a_share_of_one_leaves_nothing() -> None:
     assert not dropout(torch.ones(2**20), 1.0).any()
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_refuses_what_is_no_share(share: float) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        dropout(torch.ones(3), share)
+
+
+def test_draws_where_the_numbers_are_whatever_the_default_device() -> None:
+    x = torch.ones(1003)
+    torch.manual_seed(1)
+    with torch.device("meta"):
+        y = dropout(x, 0.3)
+    assert torch.equal(y, drawn(1003))
+
+
+def test_draws_for_each_example_under_vmap() -> None:
+    torch.manual_seed(1)
+    y = torch.func.vmap(lambda x: dropout(x, 0.3), randomness="different")(torch.ones(5, 1003))
+    assert len(y.eq(0).unique(dim=0)) == 5

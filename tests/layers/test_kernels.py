@@ -198,6 +198,13 @@ def test_scores_as_the_formulas_have_them(
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_sinks_keep_double_precision() -> None:
+    q, k, v = (x.double() for x in inputs())
+    sinks = torch.randn(HEADS, dtype=torch.double)
+    fused, stepwise = (kernel(q, k, v, None, None, 0.0, None, None, sinks) for kernel in kernels.KERNELS.values())
+    torch.testing.assert_close(stepwise, fused)
+
+
 def test_sinks_without_a_mask_and_with_a_bias() -> None:
     q, k, v = inputs()
     sinks, bias = torch.randn(HEADS), torch.randn(1, HEADS, Q_LEN, Q_LEN)

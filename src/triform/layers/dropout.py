@@ -5,6 +5,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from triform.layers.traced import is_traced
+
 # Of the numbers that shares are counted in: four of them are drawn at once.
 STEPS = 2**16
 
@@ -30,12 +32,15 @@ def dropout(x: Float[Tensor, "*shape"], share: float) -> Float[Tensor, "*shape"]
     """What `F.dropout` does, on a CPU in a quarter of the time, from 16 random bits a number.
 
     The share is rounded to a multiple of 2^-16 there, and what is left is divided by just that: its mean stays exact.
+
+    Raises:
+        ValueError: `share` outside [0, 1].
     """
-    if share in (0, 1) or x.device.type != "cpu" or torch.compiler.is_compiling():
+    if not 0 < share < 1 or x.device.type != "cpu" or is_traced():
         return F.dropout(x, share)
     dropped = min(round(share * STEPS), STEPS - 1)
-    quarter = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
+    quarter = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
     drawn = quarter.random_(-(2**63), None).view(torch.int16)[: x.numel()].view(x.shape)
-    factor = torch.empty(x.shape, dtype=x.dtype)
+    factor = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     torch.ge(drawn, dropped - STEPS // 2, out=factor)
     return x * factor.mul_(STEPS / (STEPS - dropped))

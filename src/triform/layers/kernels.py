@@ -125,7 +125,7 @@ def _weights(
     if bias is not None:
         scores += bias
     if sinks is not None:
-        sink = sinks.float()[None, :, None, None].expand(*scores.shape[:3], 1)
+        sink = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, sink), dim=-1)
     return scores.softmax(dim=-1).to(q.dtype)[..., : k.shape[2]]
 

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from triform.layers.norm.rms import RMSNorm
 
@@ -42,6 +42,51 @@ def test_a_frozen_weight_and_an_input_without_gradient() -> None:
     norm.requires_grad_(False)
     assert not norm(x).requires_grad
     assert norm(x.requires_grad_()).requires_grad
+
+
+@pytest.mark.parametrize("unit_offset", [False, True])
+@pytest.mark.parametrize("shape", [(7,), (3, 7), (0, 7), (2, 3, 7)])
+def test_first_and_second_derivatives_in_double_precision(shape: tuple[int, ...], unit_offset: bool) -> None:
+    norm = RMSNorm(7, 1e-3, "before", unit_offset).double()
+    x = torch.randn(shape, dtype=torch.double, requires_grad=True)
+    weight = torch.randn(7, dtype=torch.double, requires_grad=True)
+
+    def of(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.func.functional_call(norm, {"weight": weight}, x)
+
+    assert torch.autograd.gradcheck(of, (x, weight))
+    assert torch.autograd.gradgradcheck(of, (x, weight))
+
+
+def test_a_penalty_on_the_gradient_has_the_gradient_that_torch_gives_it() -> None:
+    x = torch.randn(2, 7, 24, requires_grad=True)
+    found = []
+    for norm in (RMSNorm(24, 1e-3, "before", False), nn.RMSNorm(24, eps=1e-3)):
+        loss = norm(x).sin().sum()
+        (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+        found.append(torch.autograd.grad(loss + gradient.square().sum(), (x, norm.weight)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_gradients_of_each_example_by_torch_func() -> None:
+    norm, x = RMSNorm(24, 1e-3, "before", False), torch.randn(5, 7, 24)
+    weight = norm.weight.detach().normal_()
+
+    def loss(weight: Tensor, x: Tensor) -> Tensor:
+        return torch.func.functional_call(norm, {"weight": weight}, x).sin().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weight, x)
+    (total,) = torch.autograd.grad(norm(x).sin().sum(), norm.weight)
+    torch.testing.assert_close(each.sum(0), total)
+
+
+def test_a_backward_pass_under_autocast_stays_in_single_precision() -> None:
+    norm, x, towards = RMSNorm(24, 1e-3, "before", False), torch.randn(5, 24, requires_grad=True), torch.randn(5, 24)
+    (expected,) = torch.autograd.grad(norm(x), x, towards)
+    with torch.autocast("cpu", torch.bfloat16):
+        (gradient,) = torch.autograd.grad(norm(x), x, towards)
+    torch.testing.assert_close(gradient, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -92,3 +137,9 @@ def test_the_factor_begins_at_one() -> None:
 def test_refuses_an_unknown_order() -> None:
     with pytest.raises(ValueError, match=r"cast='late' is unknown; set model\.norm\.cast to before or after"):
         RMSNorm(24, 1e-6, "late", False)
+
+
+@pytest.mark.parametrize("eps", [-1.0, float("nan")])
+def test_refuses_a_negative_eps(eps: float) -> None:
+    with pytest.raises(ValueError, match=rf"RMSNorm: eps={eps} is no size; set model\.norm\.eps to at least 0"):
+        RMSNorm(24, eps, "before", False)
