@@ -51,3 +51,12 @@ def test_bad_input_is_one_line(
 def test_a_group_has_its_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "optimizer"]) == 0
     assert "peak learning rate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("verify", "dates"), ("plan",), ("explain", "seed"), ("inspect",)])
+def test_a_config_dir_that_is_not_there_is_named(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, f"--config-dir={tmp_path / 'none'}"]) == 2
+    said = f"error: --config-dir {tmp_path / 'none'}: there is no such folder; name the one that your options are in\n"
+    assert capsys.readouterr().err == said

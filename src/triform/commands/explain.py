@@ -1,10 +1,9 @@
 """`triform explain KEY [key=value ...] [-m]`."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triform.commands.parser import Parser
+from triform.commands.parser import Parser, config_folders
 
 if TYPE_CHECKING:
     from triform.run.explain import Explanation
@@ -31,7 +30,7 @@ def main(arguments: list[str]) -> int:
     from triform.run.jobs import jobs
     from triform.sweeps.ahead import branches, explain_searched
 
-    folders = [Path(options.config_dir)] if options.config_dir else []
+    folders = config_folders(options.config_dir)
     searched = explain_searched(options.key, options.overrides, folders) if options.multirun else []
     for explanation, _ in searched:
         print("\n".join(_lines(explanation)))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from triform.commands.parser import Parser
+from triform.commands.parser import Parser, config_folders
 from triform.run.errors import BadInput, nearest
 
 
@@ -26,6 +26,7 @@ def main(arguments: list[str]) -> int:
     made.add_argument("--trust", action="append", default=[], metavar="PACKAGE", help="a package of your own")
     made.add_argument("--config-dir", metavar="DIR", help="your own options, as for train.py")
     options = made.parse_intermixed_args(arguments)
+    folders = config_folders(options.config_dir)
     named = [word for word in options.words if "=" not in word and not word.startswith("~")]
     if len(named) > 1:
         raise BadInput(f"{' '.join(named)}: inspect one at a time, or the folder that they are in")
@@ -36,10 +37,10 @@ def main(arguments: list[str]) -> int:
         runs = sorted(file.parent for file in Path(paths[0]).expanduser().glob("*/config.yaml"))
         if runs and not overrides:
             for run in runs:
-                print(f"{run.name}  {_line(*_described(run, [], options.trust, None))}")
+                print(f"{run.name}  {_line(*_described(run, [], options.trust, []))}")
             return 0
     path = Path(paths[0]) if paths else None
-    for line in _page(*_described(path, overrides, options.trust, options.config_dir), options.depth):
+    for line in _page(*_described(path, overrides, options.trust, folders), options.depth):
         print(line)
     return 0
 
@@ -65,7 +66,7 @@ def _meant(word: str) -> list[str]:
 
 
 def _described(
-    path: Path | None, overrides: Sequence[str], trust: Sequence[str], config_dir: str | None
+    path: Path | None, overrides: Sequence[str], trust: Sequence[str], folders: Sequence[Path]
 ) -> tuple[dict[str, Any], Any, Sequence[str]]:
     """Config, its model on the meta device, and what had to be assumed."""
     from triform.run.arguments import check_arguments
@@ -78,10 +79,7 @@ def _described(
     from triform.run.values import check_values
 
     folder = None if path is None else resolve_run(path)
-    if folder is None:
-        config = settled(compose(overrides, [Path(config_dir)] if config_dir else []))
-    else:
-        config = changed(folder, overrides)[0]
+    config = settled(compose(overrides, folders)) if folder is None else changed(folder, overrides)[0]
     config = {**config, "trust": [*trust, *(config["trust"] if folder is None else [])]}
     check_keys(config)
     check_targets({key: value for key, value in config.items() if key != "trust"}, config["trust"])

@@ -1,6 +1,7 @@
 """What the commands over a run have in common."""
 
 import argparse
+from pathlib import Path
 from typing import NoReturn
 
 from triform.run.errors import BadInput
@@ -25,3 +26,16 @@ def parser(command: str, description: str) -> Parser:
         help="a package of your own whose classes the run's config may name; may be given more than once",
     )
     return made
+
+
+def config_folders(config_dir: str | None) -> list[Path]:
+    """The folder that `--config-dir` names, if any.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if not config_dir:
+        return []
+    if not Path(config_dir).is_dir():
+        raise BadInput(f"--config-dir {config_dir}: there is no such folder; name the one that your options are in")
+    return [Path(config_dir)]

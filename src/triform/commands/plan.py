@@ -3,10 +3,9 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triform.commands.parser import Parser
+from triform.commands.parser import Parser, config_folders
 from triform.run.errors import BadInput, one_line
 from triform.training.codes import BAD_INPUT, FINISHED
 
@@ -62,7 +61,7 @@ def main(arguments: list[str]) -> int:
     from triform.sweeps.ahead import foreseen
 
     machine = Machine(options.flops, options.mfu or MFU, options.devices, options.memory, options.link, options.network)
-    folders = [Path(options.config_dir)] if options.config_dir else []
+    folders = config_folders(options.config_dir)
     plans: list[Plan] = []
     refused: dict[str, list[str]] = {}
     alike: dict[tuple[str, ...], Plan | str] = {}

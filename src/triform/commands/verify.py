@@ -1,6 +1,6 @@
 """`triform verify NAME`."""
 
-from triform.commands.parser import Parser
+from triform.commands.parser import Parser, config_folders
 from triform.training.codes import FAILED, FINISHED
 
 
@@ -26,8 +26,6 @@ def main(arguments: list[str]) -> int:
     made.add_argument("--config-dir", metavar="DIR", help="your own recipes, as for train.py")
     options = made.parse_intermixed_args([word for word in arguments if not word.startswith("traceback=")])
 
-    from pathlib import Path
-
     from triform.analysis.bands import LEAST_SEEDS, LEVEL
     from triform.analysis.verify import record, recorded, verify
     from triform.run.errors import BadInput
@@ -40,10 +38,7 @@ def main(arguments: list[str]) -> int:
             f"--record {options.record}: a band of {LEVEL:.0%} is made of {LEAST_SEEDS} seeds or more; give at least "
             f"{LEAST_SEEDS}, such as 5"
         )
-    folders = [Path(options.config_dir)] if options.config_dir else []
-    for folder in folders:
-        if not folder.is_dir():
-            raise BadInput(f"--config-dir {folder}: there is no such folder")
+    folders = config_folders(options.config_dir)
     if options.record is None:
         found = verify(options.name, options.overrides, folders)
     else:
