@@ -1,7 +1,6 @@
 """Runs that differ in their seed alone are one variant; a variant is called by what sets it apart."""
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -192,9 +191,10 @@ def short(keys: Iterable[str]) -> dict[str, str]:
 
 
 def shown(value: Any) -> str:
-    """A value as it is typed; a number to four digits, of a class its name, of a long path its last names."""
+    """A value as it is typed; a number to four digits, of a class its name, of a long path its last names, of a
+    long list its first value and how many more."""
     if isinstance(value, list) and len(json.dumps(value)) > LONGEST:
-        return f"[{shown(value[0])}, +{len(value) - 1}]" if len(value) > 1 else f"[{shown(value[0])}]"
+        return f"[{shown(value[0])}{f', +{len(value) - 1}' if len(value) > 1 else ''}]"
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -213,7 +213,7 @@ def shown(value: Any) -> str:
 
 def _without_folder(value: Any) -> Any:
     """A path by its last name: where it lies on one machine tells nobody what it is."""
-    return Path(value).name if isinstance(value, str) and os.path.isabs(value) else value
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def _parts(key: str) -> list[str]:
