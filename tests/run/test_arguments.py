@@ -33,7 +33,7 @@ def test_arguments_that_fit(changed: dict[str, Any]) -> None:
         ({"on": 1}, r"part\.on=1 is not true or false"),
         ({"name": 3}, r"part\.name=3 is not a text or null"),
         ({"many": 3}, r"part\.many=3 is not a list, each a whole number; set part\.many"),
-        ({"many": "3"}, r"part\.many=3 is not a list"),
+        ({"many": "3"}, r"part\.many='3' is not a list"),
         ({"many": [1, "two"]}, r"part\.many=\[1, 'two'\] is not a list, each a whole number"),
         ({"shar": 1.0}, r"part\.shar: Part takes no such key \(did you mean 'share'\?\); it has n, share"),
     ],

@@ -3,7 +3,7 @@
 import inspect
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from triform.run.build import locate
@@ -67,13 +67,14 @@ def choices(config: Mapping[str, Any], key: str) -> str | None:
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """Whether a plain value may be meant for a parameter; True where the annotation is not plain."""
+    """Whether a plain value may be meant for a parameter; True where the annotation is neither plain nor a part."""
     options = _options(annotation)
     lists = [option for option in options if typing.get_origin(option) in (list, Sequence)]
-    if not all(option in _PLAIN or option in lists for option in options):
+    parts = [option for option in options if _is_part(option)]
+    if not all(option in _PLAIN or option in lists or option in parts for option in options):
         return True
     if isinstance(value, Mapping):
-        return "_target_" in value and bool(lists)  # which builds one
+        return "_target_" in value and bool(lists or parts)  # which builds one
     if isinstance(value, list | tuple):
         return any(all(_fits(one, *typing.get_args(option)) for one in value) for option in lists)
     if isinstance(value, bool):
@@ -88,6 +89,11 @@ def _options(annotation: Any) -> list[Any]:
     return list(typing.get_args(annotation)) if union else [annotation]
 
 
+def _is_part(annotation: Any) -> bool:
+    """Whether it is built: a factory, as those parts are that a model has many of."""
+    return typing.get_origin(annotation) is Callable
+
+
 def _are_plain(annotation: Any) -> bool:
     return all(option in _PLAIN for option in _options(annotation))
 
@@ -97,6 +103,8 @@ def _describe(annotation: Any) -> str:
     return " or ".join(
         words[option]
         if option in words
+        else "a part with a _target_"
+        if _is_part(option)
         else "a list" + (f", each {_describe(option.__args__[0])}" if _are_plain(option.__args__[0]) else "")
         for option in _options(annotation)
     )

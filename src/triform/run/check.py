@@ -67,7 +67,7 @@ def check_keys(config: Mapping[str, Any]) -> None:
     for section, known in _schema().items():
         node = config.get(section, {}) if section else config
         if not isinstance(node, Mapping):
-            raise BadInput(f"{section}={node!r} is no group of keys; it has {', '.join(known)}")
+            raise BadInput(f"{section}={show(node)} is no group of keys; it has {', '.join(known)}")
         dot = f"{section}." if section else ""
         for key in node:
             if key not in known:
@@ -76,9 +76,19 @@ def check_keys(config: Mapping[str, Any]) -> None:
             if key not in node:
                 remedy = "start the file with defaults: [default]" if section == "trainer" else f"choose {key}=..."
                 raise BadInput(f"{dot}{key} is missing; {remedy}")
+    for section in ("model", "task", "data", "tokenizer", "optimizer", "scheduler"):
+        if not _names_class(config[section]):
+            raise BadInput(f"{section}._target_ is missing, which names its class; choose {section}=...")
+    for name, node in config["callbacks"].items():
+        if not _names_class(node):
+            raise BadInput(f"callbacks.{name}={show(node)} is no callback; write callbacks.{name}._target_=CLASS")
     for key in NEEDED:
         if key not in config["data"]:
             raise BadInput(f"data.{key} is missing; add it to the YAML file of this data set")
+
+
+def _names_class(node: Any) -> bool:
+    return isinstance(node, Mapping) and "_target_" in node
 
 
 RECORD = (

@@ -25,10 +25,20 @@ def nearest(word: str, names: Iterable[str]) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as it is typed."""
+    """A value as it is typed; a text that looks like another value stands in quotes."""
     if value is None:
         return "null"
+    if isinstance(value, str) and (value.lower() in ("null", "true", "false") or _is_number(value)):
+        return f"'{value}'"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def one_line(error: BaseException) -> str:

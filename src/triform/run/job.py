@@ -158,9 +158,10 @@ def _made(config: Mapping[str, Any], overrides: Sequence[str], prepared: "Prepar
 def settled(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config with absolute paths, so that it means the same from any folder, and whole numbers as such."""
     config = {key: dict(value) if isinstance(value, Mapping) else value for key, value in config.items()}
-    for name, path in config.get("paths", {}).items():
+    paths: Any = config.get("paths")
+    for name, path in paths.items() if isinstance(paths, dict) else ():
         if isinstance(path, str) and path:
-            config["paths"][name] = os.path.abspath(os.path.expanduser(path))
+            paths[name] = os.path.abspath(os.path.expanduser(path))
     if isinstance(config.get("name"), int | float):
         config["name"] = str(config["name"])  # name=3
     for key in WHOLE:  # 1e9 is a whole number, too

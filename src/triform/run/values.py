@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from triform.run.errors import BadInput, nearest, show
@@ -89,10 +89,10 @@ def check_values(config: Mapping[str, Any]) -> None:
     for key in ("paths.outputs", "paths.cache"):
         if not isinstance(_get(config, key), str) or not _get(config, key):
             raise BadInput(f"{key}={show(_get(config, key))} is no folder; set {key}=FOLDER")
-    for section in ("optimizer", "scheduler", "trainer"):
-        for key, value in config[section].items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise BadInput(f"{section}.{key}={value} is not finite; set {section}.{key} to a number that is")
+    for key, value in _values(config):
+        numbers = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, float)]
+        if not all(map(math.isfinite, numbers)):
+            raise BadInput(f"{key}={show(value)} is not finite; set {key} to what is")
 
 
 def expected(key: str) -> str | None:
@@ -118,6 +118,16 @@ def check_name(name: Any) -> None:
             f"name={show(name)} cannot name a folder; set name to at most 100 letters, digits, '_', '-', '.', "
             "not beginning with '.' or '-'"
         )
+
+
+def _values(node: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """All values below a node, with their keys."""
+    for name, value in node.items():
+        key = f"{above}{name}"
+        if isinstance(value, Mapping):
+            yield from _values(value, f"{key}.")
+        else:
+            yield key, value
 
 
 def _get(config: Mapping[str, Any], key: str) -> Any:
