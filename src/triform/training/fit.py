@@ -324,7 +324,6 @@ def _trainer(
     return trainer
 
 
-# Of each step.
 HOOKS = (
     "on_train_batch_start",
     "on_before_backward",
@@ -333,10 +332,14 @@ HOOKS = (
     "on_before_zero_grad",
     "on_train_batch_end",
 )
+"""What Lightning calls of every callback in each step."""
 
 
 def leave_out_empty_hooks(callback: Callback) -> None:
-    """Have Lightning pass over hooks of a step that do nothing: it calls whatever is callable, 80 times a step."""
+    """Have Lightning pass over hooks of a step that do nothing: it calls whatever is callable, 80 times a step.
+
+    In the callback itself these are None from then on.
+    """
     for hook in HOOKS:
         if getattr(type(callback), hook) is getattr(Callback, hook) and hook not in vars(callback):
             setattr(callback, hook, None)
