@@ -33,6 +33,10 @@ REFUSED = [
     (["+seed=1"], ["the key is there already", "without the plus"]),
     (["model._target_=triform.models.decoder.Decodr"], ["has no Decodr", "did you mean 'Decoder'?"]),
     (["experiment=null"], ["experiment=null: name an option", "none"]),
+    (["trainer=[1]"], ["trainer=[1]: name an option", "ddp"]),
+    (["+match=null"], ["+match=null: name an option", "tokens"]),
+    (["trust={a:b}"], ["trust={a:b}: trust takes [a,b], not keys with values"]),
+    (["model.feed_forward=[]"], ["model.feed_forward takes {key: value}, not a list"]),
     # the line itself
     (["model.d_model"], ["write key=value"]),
     (["name=a=b"], ["cannot be read as key=value"]),
@@ -55,6 +59,7 @@ REFUSED = [
     (["model.d_model=-4"], ["d_model=-4 is less than 1"]),
     (["optimizer.betas=0.9"], ["optimizer.betas=0.9 is not a list, each a number"]),
     ([*FEW, "optimizer.betas=[0.9]"], ["optimizer.betas=[0.9] are not two numbers"]),
+    ([*FEW, "optimizer.weight_decay=-1"], ["weight_decay=-1 is below 0; set optimizer.weight_decay to 0 or more"]),
     (["optimizer.lr=inf"], ["optimizer.lr=inf is not finite"]),
     (["optimizer.lr=nan"], ["optimizer.lr=nan is not finite"]),
     (["optimizer.betas=[0.9,nan]"], ["optimizer.betas=[0.9, nan] is not finite"]),

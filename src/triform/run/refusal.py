@@ -31,12 +31,20 @@ def explain(error: BaseException, overrides: Sequence[str], folders: Sequence[Pa
         return BadInput(f"{error.override}: cannot be read as key=value; {remedy}")
     text = "\n".join(str(link) for link in chain)
 
-    if "Config group override must be a string" in text:
+    if "Config group override must be a string" in text or "is not iterable" in text:
         known = groups(*folders)
         for override in overrides:
-            key, _, value = override.partition("=")
+            key, _, value = override.lstrip("+").partition("=")
             if key.partition("@")[0] in known and not re.fullmatch(r"(?!null$)[A-Za-z_][\w-]*", value):
                 return BadInput(f"{override}: name an option; there are {', '.join(known[key.partition('@')[0]])}")
+    if "Cannot merge" in text:
+        for override in overrides:
+            key, _, value = override.partition("=")
+            if value.startswith(("[", "{")):
+                wanted, given = ("{key: value}", "a list") if value.startswith("[") else ("[a,b]", "keys with values")
+                return BadInput(
+                    f"{override}: {key} takes {wanted}, not {given}; python train.py --help shows what it is"
+                )
     if match := re.search(r"Could not find '([^']+)'", text):
         group, _, option = match[1].rpartition("/")
         options = sorted(set(groups(*folders).get(group, [])))

@@ -331,6 +331,8 @@ def below_head(model: nn.Module) -> dict[str, int]:
 
 def groups(known: Iterable[Weight], lr: float, weight_decay: float, decay_embeddings: bool) -> list[dict[str, Any]]:
     """Parameter groups: one for each learning rate and weight decay that occurs."""
+    if weight_decay < 0:  # torch looks at its default only, not at what groups say
+        raise ValueError(f"optimizer: weight_decay={weight_decay} is below 0; set optimizer.weight_decay to 0 or more")
     made: dict[tuple[float, float], dict[str, Any]] = {}
     for weight in known:
         decays = weight.kind == MATRIX or (weight.kind == EMBEDDING and decay_embeddings)
