@@ -35,8 +35,11 @@ REFUSED = [
     (["experiment=null"], ["experiment=null: name an option", "none"]),
     (["trainer=[1]"], ["trainer=[1]: name an option", "ddp"]),
     (["+match=null"], ["+match=null: name an option", "tokens"]),
-    (["trust={a:b}"], ["trust={a:b}: trust takes [a,b], not keys with values"]),
-    (["model.feed_forward=[]"], ["model.feed_forward takes {key: value}, not a list"]),
+    (["trust={a:b}"], ["trust={a:b}: a list where {key: value} belongs, or the other way round"]),
+    (
+        ["optimizer.betas=[0,0]", "model.feed_forward=[]"],
+        ["optimizer.betas=[0,0] or model.feed_forward=[]: a list where"],
+    ),
     # the line itself
     (["model.d_model"], ["write key=value"]),
     (["name=a=b"], ["cannot be read as key=value"]),

@@ -37,14 +37,13 @@ def explain(error: BaseException, overrides: Sequence[str], folders: Sequence[Pa
             key, _, value = override.lstrip("+").partition("=")
             if key.partition("@")[0] in known and not re.fullmatch(r"(?!null$)[A-Za-z_][\w-]*", value):
                 return BadInput(f"{override}: name an option; there are {', '.join(known[key.partition('@')[0]])}")
-    if "Cannot merge" in text:
-        for override in overrides:
-            key, _, value = override.partition("=")
-            if value.startswith(("[", "{")):
-                wanted, given = ("{key: value}", "a list") if value.startswith("[") else ("[a,b]", "keys with values")
-                return BadInput(
-                    f"{override}: {key} takes {wanted}, not {given}; python train.py --help shows what it is"
-                )
+    if "Cannot merge" in text:  # which one it is Hydra does not say
+        given = [override for override in overrides if override.partition("=")[2].startswith(("[", "{"))]
+        if given:
+            return BadInput(
+                f"{' or '.join(given)}: a list where {{key: value}} belongs, or the other way round; "
+                "python train.py --help shows what each key is"
+            )
     if match := re.search(r"Could not find '([^']+)'", text):
         group, _, option = match[1].rpartition("/")
         options = sorted(set(groups(*folders).get(group, [])))
