@@ -52,7 +52,7 @@ from triform.data.tokenizers import BPE, Byte
 path, name = sys.argv[1:]
 start = time.perf_counter()
 source = TextFiles(path, None, None, 0.001, "utf-8", None)
-made = prepare(source, {"bpe": BPE(4096), "byte": Byte()}[name], Path(path).parent / "cache", False)
+made = prepare(source, {"bpe": BPE(4096, lowercase=False), "byte": Byte()}[name], Path(path).parent / "cache", False)
 seconds = time.perf_counter() - start
 print(json.dumps({"seconds": seconds, "tokens": len(made.splits["train"].tokens), "folder": str(made.folder)}))
 """

@@ -58,7 +58,7 @@ def main(megabytes: float, files: list[str]) -> None:
         passages = timed(
             "a window in the middle of epoch 2 found and read", lambda: next(corpus.windows(middle)).read()
         )
-        tokenizer = BPE(4096).train(iter([passage.text for passage in passages[:8]]))
+        tokenizer = BPE(4096, lowercase=False).train(iter([passage.text for passage in passages[:8]]))
         tokens = timed("a window of 8 MB tokenised (BPE of 4096)", lambda: tokenised(window, tokenizer)).tokens
         print(f"of {len(tokens):,} tokens")
         with plain.open("rb") as file, gzip.open(packed, "wb", 1) as out:

@@ -83,7 +83,7 @@ def tagged(tmp_path: Path, train: list[tuple[str, str]], validation: list[tuple[
 SENTENCES = [("New York|is|é", "B O O"), ("so|is|Rome", "O O B")]
 
 
-@pytest.mark.parametrize("recipe", [Char(), Byte(), BPE(280)])
+@pytest.mark.parametrize("recipe", [Char(), Byte(), BPE(280, lowercase=False)])
 def test_tags_stand_at_the_first_token_of_each_word(tmp_path: Path, recipe: Recipe) -> None:
     prepared = make(tagged(tmp_path, SENTENCES * 40, [("so|York", "O B"), ("is", "O")]), tmp_path, recipe)
     assert prepared.labels == ["B", "O"]
@@ -127,7 +127,7 @@ CONVERSATIONS = [
 ]
 
 
-@pytest.mark.parametrize("recipe", [Char(), Byte(), BPE(290)])
+@pytest.mark.parametrize("recipe", [Char(), Byte(), BPE(290, lowercase=False)])
 @pytest.mark.parametrize("template", [TEMPLATE, "{role}:{content} "])
 def test_the_assistants_turns_are_learned_to_the_token(tmp_path: Path, recipe: Recipe, template: str) -> None:
     prepared = make(chat(tmp_path, CONVERSATIONS * 20, template), tmp_path, recipe)

@@ -21,7 +21,8 @@ def peak() -> int:
     return next(int(line.split()[1]) >> 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 
 path, before = Path(sys.argv[1]), peak()
-prepared = prepare(TextFiles(str(path), None, None, 0.05, "utf-8", None), BPE(1024), path.parent / "cache", False)
+source = TextFiles(str(path), None, None, 0.05, "utf-8", None)
+prepared = prepare(source, BPE(1024, lowercase=False), path.parent / "cache", False)
 assert sum(split.n_bytes for split in prepared.splits.values()) == path.stat().st_size
 assert not {"datasets", "pyarrow", "torch"} & set(sys.modules)
 print(peak() - before)

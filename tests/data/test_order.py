@@ -34,7 +34,7 @@ def multi30k(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
         pytest.skip(f"no real data at {place}")
     train, validation = ([str(place / f"{name}.{side}.gz") for side in ("en", "de")] for name in ("train", "val"))
     source = PairFiles(train, validation, None, 0.1, "utf-8", None, None)
-    return prepare(source, BPE(4096), tmp_path_factory.mktemp("multi30k"), progress=False)
+    return prepare(source, BPE(4096, lowercase=False), tmp_path_factory.mktemp("multi30k"), progress=False)
 
 
 def test_epoch_order_is_a_function_of_seed_and_epoch() -> None:

@@ -75,8 +75,8 @@ def test_other_content_or_recipe_is_other_data(tmp_path: Path) -> None:
     one = prepare(source, Byte(), tmp_path / "cache", progress=False).folder
     path.write_text("some test")
     two = prepare(source, Byte(), tmp_path / "cache", progress=False).folder
-    three = prepare(source, BPE(300), tmp_path / "cache", progress=False).folder
-    four = prepare(source, BPE(301), tmp_path / "cache", progress=False).folder
+    three = prepare(source, BPE(300, lowercase=False), tmp_path / "cache", progress=False).folder
+    four = prepare(source, BPE(301, lowercase=False), tmp_path / "cache", progress=False).folder
     assert len({one, two, three, four}) == 4
 
 
@@ -206,7 +206,9 @@ def test_what_has_changed_is_named(tmp_path: Path) -> None:
     path.write_text("some text")
     before = origin(source, Byte(), tmp_path)
     assert before.changes(origin(source, Byte(), tmp_path)) == []
-    assert before.changes(origin(source, BPE(300), tmp_path)) == ["the tokenizer (Byte(), now BPE(vocab_size=300))"]
+    assert before.changes(origin(source, BPE(300, lowercase=False), tmp_path)) == [
+        "the tokenizer (Byte(), now BPE(vocab_size=300, lowercase=False))"
+    ]
     path.write_text("some more text")
     assert before.changes(origin(source, Byte(), tmp_path))[0] == str(path)
     assert before.key == prepare_key(before)
@@ -247,7 +249,7 @@ def test_a_tokenizer_is_trained_on_a_part_of_much_text(
     path.write_text("".join(f"line {i}, of many\n" for i in range(20_000)))
     source = TextFiles(str(path), None, None, 0.1, "utf-8", None)
     monkeypatch.setattr(tokenise, "SAMPLE", 100_000)
-    whole = prepare(source, Seen(300), tmp_path / "cache", progress=False).splits["train"].texts(0)["text"]
+    whole = prepare(source, Seen(300, lowercase=False), tmp_path / "cache", progress=False).splits["train"].texts(0)["text"]
     (read,) = seen
     assert 80_000 < len(read) <= 100_000
     numbers = [int(line.split()[1][:-1]) for line in read.splitlines()]

@@ -39,7 +39,7 @@ def unigram() -> Tokenizer:
 TOKENIZERS = {
     "char": lambda: Char().train(iter([TEXT])),
     "byte": lambda: Byte().train(iter([TEXT])),
-    "bpe": lambda: BPE(280).train(iter([TEXT] * 3)),
+    "bpe": lambda: BPE(280, lowercase=False).train(iter([TEXT] * 3)),
     "word_piece": word_piece,
     "unigram": unigram,
 }

@@ -50,8 +50,8 @@ def test_sides_may_differ_in_kind_and_are_saved_together(tmp_path: Path) -> None
 
 
 def test_one_of_them_may_want_all_of_the_text() -> None:
-    assert Separate(BPE(263), Char()).everything
-    assert not Separate(BPE(263), BPE(263)).everything
+    assert Separate(BPE(263, lowercase=False), Char()).everything
+    assert not Separate(BPE(263, lowercase=False), BPE(263, lowercase=False)).everything
 
 
 def test_a_decoder_has_one_table() -> None:

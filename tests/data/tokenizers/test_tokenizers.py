@@ -29,11 +29,11 @@ HARD = "tab\tline\n  two  blanks [EOS] naïve ½ 😀 \x00 \r\n"
 RECIPES: dict[str, Recipe] = {
     "char": Char(),
     "byte": Byte(),
-    "bpe": BPE(280),
+    "bpe": BPE(280, lowercase=False),
     "word": Word(40, lowercase=True, split_punctuation=True),
     "words between blanks": Word(40, lowercase=False, split_punctuation=False),
     "wordpiece": WordPiece(80, lowercase=True, strip_accents=True),
-    "unigram": Unigram(275),
+    "unigram": Unigram(275, lowercase=False),
 }
 
 
@@ -86,11 +86,22 @@ class TestEveryRecipe:
         assert theirs.decode(tokenizer.encode("hug pun")) == "hug pun"
 
 
-@pytest.mark.parametrize("recipe", [Byte(), BPE(280), Unigram(275)], ids=["Byte", "BPE", "Unigram"])
+@pytest.mark.parametrize(
+    "recipe", [Byte(), BPE(280, lowercase=False), Unigram(275, lowercase=False)], ids=["Byte", "BPE", "Unigram"]
+)
 def test_bytes_come_back_exactly(recipe: Recipe) -> None:
     tokenizer = recipe.train(iter(CORPUS))
     assert tokenizer.decode(tokenizer.encode(HARD)) == HARD
     assert tokenizer.unk_id not in tokenizer.encode(HARD)
+
+
+@pytest.mark.parametrize("recipe", [BPE(290, lowercase=True), Unigram(285, lowercase=True)], ids=["BPE", "Unigram"])
+def test_bytes_in_lower_case_lose_nothing_but_the_case(recipe: Recipe, tmp_path: Path) -> None:
+    tokenizer = recipe.train(iter([text.upper() for text in CORPUS]))
+    assert tokenizer.encode("HUG Pun") == tokenizer.encode("hug pun")
+    assert len(tokenizer.encode("HUGS")) < 4  # pieces are of lower case, too
+    tokenizer.save(tmp_path)
+    assert Tokenizer.load(tmp_path).decode(tokenizer.encode(HARD)) == HARD.lower()
 
 
 ANOTHER_PROCESS = """
@@ -102,7 +113,11 @@ sys.stdout.write(recipe.train(iter(texts)).backend.to_str())
 """
 
 
-@pytest.mark.parametrize("recipe", [BPE(300), Word(40, True, True), WordPiece(90, True, False), Unigram(330)], ids=repr)
+@pytest.mark.parametrize(
+    "recipe",
+    [BPE(300, lowercase=False), Word(40, True, True), WordPiece(90, True, False), Unigram(330, lowercase=False)],
+    ids=repr,
+)
 def test_training_is_the_same_in_every_process(recipe: Recipe) -> None:
     """For any number of threads, and with ties, which are broken by nothing that differs."""
     words = [f"{a}{b}{c}a" for a in "kltm" for b in "aeiou" for c in "nrst"]
@@ -120,7 +135,9 @@ def test_training_is_the_same_in_every_process(recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize(
-    "recipe", [BPE(9000), Word(9000, True, True), WordPiece(9000, True, True), Unigram(9000)], ids=repr
+    "recipe",
+    [BPE(9000, lowercase=False), Word(9000, True, True), WordPiece(9000, True, True), Unigram(9000, lowercase=False)],
+    ids=repr,
 )
 def test_a_vocabulary_that_the_text_does_not_give_is_said(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:
     tokenizer = recipe.train(iter(CORPUS))
@@ -130,7 +147,13 @@ def test_a_vocabulary_that_the_text_does_not_give_is_said(recipe: Recipe, caplog
 
 def test_no_vocabulary_is_larger_than_asked(caplog: pytest.LogCaptureFixture) -> None:
     text = "".join(chr(0x4E00 + i) for i in range(300)) + " ".join(f"w{i}{i}x" for i in range(400))
-    for recipe in (BPE(300), Word(50, True, True), WordPiece(16, True, True), WordPiece(60, True, True), Unigram(290)):
+    for recipe in (
+        BPE(300, lowercase=False),
+        Word(50, True, True),
+        WordPiece(16, True, True),
+        WordPiece(60, True, True),
+        Unigram(290, lowercase=False),
+    ):
         assert recipe.train(iter([text] * 3)).vocab_size == recipe.vocab_size
     assert not caplog.text
 
@@ -160,7 +183,7 @@ def test_word_can_split_at_blanks_alone() -> None:
 
 
 def test_pieces_name_special_tokens() -> None:
-    tokenizer = BPE(280).train(iter(CORPUS))
+    tokenizer = BPE(280, lowercase=False).train(iter(CORPUS))
     assert tokenizer.pieces([2, *tokenizer.encode("z"), 3]) == ["[BOS]", "z", "[EOS]"]
 
 
@@ -176,7 +199,7 @@ def test_wordpiece_takes_the_longest_piece_first() -> None:
 
 
 def test_unigram_takes_the_likeliest_pieces() -> None:
-    tokenizer = Unigram(275).train(iter(CORPUS))
+    tokenizer = Unigram(275, lowercase=False).train(iter(CORPUS))
     scores = dict(json.loads(tokenizer.backend.to_str())["model"]["vocab"])
     cuts: list[list[str]] = [[]]
     for letter in "hugs":
@@ -189,7 +212,7 @@ def test_unigram_takes_the_likeliest_pieces() -> None:
 
 def test_bpe_refuses_a_vocabulary_without_room_for_bytes() -> None:
     with pytest.raises(ValueError, match=r"BPE: vocab_size=100 .*set tokenizer\.vocab_size to 263 or more"):
-        BPE(100)
+        BPE(100, lowercase=False)
 
 
 def test_word_refuses_a_vocabulary_without_room_for_words() -> None:
@@ -199,7 +222,7 @@ def test_word_refuses_a_vocabulary_without_room_for_words() -> None:
 
 @pytest.mark.parametrize(
     ("build", "least"),
-    [(lambda n: WordPiece(n, True, True), 9), (lambda n: Unigram(n), 264)],
+    [(lambda n: WordPiece(n, True, True), 9), (lambda n: Unigram(n, lowercase=False), 264)],
     ids=["wordpiece", "unigram"],
 )
 def test_others_refuse_a_vocabulary_without_room(build: Callable[[int], Recipe], least: int) -> None:

@@ -31,6 +31,6 @@ def test_nothing_is_unknown_in_bytes(tmp_path: Path, caplog: pytest.LogCaptureFi
     files = [str(tmp_path / "train.txt")], [str(tmp_path / "validation.txt")]
     source = TextFiles(*files, None, 0.1, "utf-8", None)
     with caplog.at_level(logging.WARNING):
-        prepared = prepare(source, BPE(263), tmp_path / "cache", progress=False)
+        prepared = prepare(source, BPE(263, lowercase=False), tmp_path / "cache", progress=False)
     assert prepared.unknown_shares == {}
     assert not caplog.text

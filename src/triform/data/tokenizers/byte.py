@@ -19,4 +19,4 @@ class Byte:
 
     def train(self, texts: Iterator[str]) -> Tokenizer:
         vocabulary = specials_and(BYTES)
-        return finish(byte_level(models.BPE(vocabulary, [])), "Byte")
+        return finish(byte_level(models.BPE(vocabulary, []), lowercase=False), "Byte")

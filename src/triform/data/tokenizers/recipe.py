@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from triform.data.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
 
@@ -47,9 +47,12 @@ def finish(backend: tokenizers.Tokenizer, name: str, wanted: int | None = None) 
     return tokenizer
 
 
-def byte_level(model: models.BPE | models.Unigram) -> tokenizers.Tokenizer:
-    """Words as GPT-2 cuts them (Radford et al. 2019, section 2.2), in `BYTES`: every text comes back exactly."""
+def byte_level(model: models.BPE | models.Unigram, lowercase: bool) -> tokenizers.Tokenizer:
+    """Words as GPT-2 cuts them (Radford et al. 2019, section 2.2), in `BYTES`: every text comes back exactly, or, if
+    wished, in lower case."""
     backend = tokenizers.Tokenizer(model)
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     return backend

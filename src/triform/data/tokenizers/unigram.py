@@ -12,7 +12,7 @@ from triform.data.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Unigram:
-    """Pieces of words by their probability: the likeliest way to cut a word. Every text comes back exactly.
+    """Pieces of words by their probability: the likeliest way to cut a word. Nothing is unknown.
 
     Kudo 2018 (https://arxiv.org/abs/1804.10959), always cut in the likeliest way; on bytes with the pre-tokenisation of
     GPT-2, unlike the paper, so that it differs from `BPE` in nothing but the pieces. The sentencepiece library trains
@@ -21,12 +21,14 @@ class Unigram:
     Args:
         vocab_size: tokens at most, the 7 special ones and the 256 bytes included; fewer when the training text has no
             more pieces that occur twice.
+        lowercase: read "The" and "the" as one word; texts come back in lower case.
 
     Raises:
         ValueError: `vocab_size` has no room for the bytes and a piece.
     """
 
     vocab_size: int
+    lowercase: bool
 
     def __post_init__(self) -> None:
         check_vocab_size("Unigram", self.vocab_size, len(SPECIAL_TOKENS) + len(BYTES) + 1)
@@ -34,7 +36,7 @@ class Unigram:
     def train(self, texts: Iterator[str]) -> Tokenizer:
         import sentencepiece
 
-        words = count_words(byte_level(models.Unigram()), texts)
+        words = count_words(byte_level(models.Unigram(), self.lowercase), texts)
         words.update(BYTES)  # so that each has a probability
         written = BytesIO()
         sentencepiece.SentencePieceTrainer.train(
@@ -63,4 +65,4 @@ class Unigram:
         trained = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
         pieces = [(trained.id_to_piece(i), trained.get_score(i)) for i in range(1, trained.get_piece_size())]
         vocabulary = [(token, 0.0) for token in SPECIAL_TOKENS] + pieces
-        return finish(byte_level(models.Unigram(vocabulary, unk_id=1)), "Unigram", self.vocab_size)
+        return finish(byte_level(models.Unigram(vocabulary, unk_id=1), self.lowercase), "Unigram", self.vocab_size)
