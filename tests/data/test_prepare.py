@@ -249,7 +249,9 @@ def test_a_tokenizer_is_trained_on_a_part_of_much_text(
     path.write_text("".join(f"line {i}, of many\n" for i in range(20_000)))
     source = TextFiles(str(path), None, None, 0.1, "utf-8", None)
     monkeypatch.setattr(tokenise, "SAMPLE", 100_000)
-    whole = prepare(source, Seen(300, lowercase=False), tmp_path / "cache", progress=False).splits["train"].texts(0)["text"]
+    whole = (
+        prepare(source, Seen(300, lowercase=False), tmp_path / "cache", progress=False).splits["train"].texts(0)["text"]
+    )
     (read,) = seen
     assert 80_000 < len(read) <= 100_000
     numbers = [int(line.split()[1][:-1]) for line in read.splitlines()]

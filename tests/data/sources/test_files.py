@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from triform.data.sources import files
-from triform.data.sources.files import OwnFiles, content_hash, hashes_kept_in, read_lines, read_text, resolve
+from triform.data.sources.files import content_hash, hashes_kept_in, read_lines, read_text, resolve
+from triform.data.sources.text import TextFiles
 
 KEY = "data.train_files"
 ENDINGS = (".txt", ".tsv")
@@ -187,13 +188,13 @@ def test_text_that_begins_like_it_is_read(tmp_path: Path) -> None:
 def test_a_file_that_is_there_twice_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A copy under another name, too; once."""
     train, other, copy = (write(tmp_path, text, f"{text}{i}.txt") for i, text in enumerate(("a", "b", "a")))
-    own = OwnFiles([str(train), str(other)], str(copy), None, "utf-8", ENDINGS)
-    own.fingerprint("")
-    own.fingerprint("")
+    source = TextFiles([str(train), str(other)], str(copy), None, 0.1, "utf-8", None)
+    source.fingerprint()
+    source.fingerprint()
     said = f"data.validation_files: {copy} holds the same as {train} of data.train_files"
     assert caplog.messages == [f"{said}, so figures of it are of text that is known from there"]
     caplog.clear()
-    OwnFiles([str(train)] * 3, str(other), None, "utf-8", ENDINGS).fingerprint("")
+    TextFiles([str(train)] * 3, str(other), None, 0.1, "utf-8", None).fingerprint()
     said = f"data.train_files: {train} holds the same as {train} of data.train_files"
     assert caplog.messages == [f"{said} (2 such files)"]
 
@@ -220,7 +221,7 @@ def test_a_line_of_two_megabytes_is_a_line(tmp_path: Path) -> None:
 def test_refuses_an_encoding_that_is_none() -> None:
     for name in ("latin1000", "undefined", "rot13"):
         with pytest.raises(ValueError, match=rf"encoding={name} is none that Python knows; set data\.encoding to one"):
-            OwnFiles("x", None, None, name, ENDINGS)
+            TextFiles("x", None, None, 0.1, name, None)
 
 
 class TestContentHash:

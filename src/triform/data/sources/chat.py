@@ -5,11 +5,8 @@ from typing import ClassVar
 
 from triform.data.sources.base import Kind
 from triform.data.sources.examples import Chat
-from triform.data.sources.files import Files, OwnFiles
-from triform.data.sources.table_files import TableFiles, TableSource
+from triform.data.sources.file_source import TableSource
 from triform.data.sources.tables import Column
-
-ENDINGS = (".jsonl", ".parquet", ".arrow")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,30 +17,19 @@ class ChatFiles(TableSource):
     assistant. A conversation is text as `template` writes it; the assistant's turns are learned.
 
     Args:
-        train_files: path, list of paths, glob, or a folder of tables.
-        validation_files: the same; None: a share of the training rows.
-        test_files: the same; None: there is no test split.
-        validation_fraction: that share, of distinct conversations, chosen by a hash of their text.
-        encoding: of the files.
         messages_column: name of the column; None: "messages", else the only one.
         template: of a message, see `triform.data.sources.examples.Chat`.
+        train_files, validation_files, test_files, validation_fraction, encoding: see `FileSource`, which raises.
 
     Raises:
-        ValueError: `template` lacks {role} or {content}, `validation_fraction` is not between 0 and 1, or Python knows
-            no such `encoding`. `check`: a file is missing or empty, or a column is not there. `load`: text is not in
-            the encoding, or a row is not as it should be.
+        ValueError: `template` lacks {role} or {content}.
     """
 
-    train_files: Files
-    validation_files: Files
-    test_files: Files
-    validation_fraction: float
-    encoding: str
     messages_column: Column
     template: str
 
     kind: ClassVar[Kind] = "chat"
+    endings = (".jsonl", ".parquet", ".arrow")
 
-    def tables(self) -> TableFiles:
-        own = OwnFiles(self.train_files, self.validation_files, self.test_files, self.encoding, ENDINGS)
-        return TableFiles(own, Chat(self.template), (self.messages_column,))
+    def reader(self) -> Chat:
+        return Chat(self.template)

@@ -5,7 +5,6 @@ All is read in pieces: no file need fit into memory.
 """
 
 import codecs
-import dataclasses
 import difflib
 import glob
 import gzip
@@ -57,70 +56,14 @@ SAME_FORM = {".json": ".jsonl", ".ndjson": ".jsonl", ".tab": ".tsv", ".feather":
 """Endings of files that are read as those of another one."""
 
 
-@dataclasses.dataclass(frozen=True)
-class OwnFiles:
-    """The files of each split, and how their bytes become text.
-
-    Args:
-        train: path, list of paths, glob, or folder, of which all files with one of `endings` are taken by name.
-        validation: the same; None: none.
-        test: the same; None: none.
-        encoding: of all of them, by a name that Python knows; a byte-order mark in a file goes first.
-        endings: of files that such a source reads, ".gz" left out.
-
-    Raises:
-        ValueError: Python knows no such `encoding`.
-    """
-
-    train: Files
-    validation: Files
-    test: Files
-    encoding: str
-    endings: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        try:
-            "".encode(self.encoding)
-        except (LookupError, UnicodeError):
-            raise ValueError(
-                f"encoding={self.encoding} is none that Python knows; set data.encoding to one, such as utf-8, latin-1 "
-                "or utf-16"
-            ) from None
-
-    def splits(self) -> dict[str, list[Path]]:
-        """The files of each split that has some; "train" must."""
-        paths = {"train": resolve(self.train, "data.train_files", self.endings)}
-        if self.validation:
-            paths["validation"] = resolve(self.validation, "data.validation_files", self.endings)
-        if self.test:
-            paths["test"] = resolve(self.test, "data.test_files", self.endings)
-        return paths
-
-    def all(self) -> list[Path]:
-        """Each file once."""
-        return list(dict.fromkeys(path for paths in self.splits().values() for path in paths))
-
-    def fingerprint(self, settings: str) -> str:
-        """Of the settings of a source, the content of its files, and how they are read.
-
-        A file that is there twice is said.
-        """
-        parts = [f"{settings} {self.encoding}", own_code()]
-        met: dict[str, tuple[str, Path]] = {}
-        doubles: list[str] = []
-        for name, paths in self.splits().items():
-            for path in paths:
-                content = content_hash(path)
-                parts.append(f"{name} {form(path)} {content}")
-                if content not in met:
-                    met[content] = name, path
-                else:
-                    other, first = met[content]
-                    meant = "" if other == name else ", so figures of it are of text that is known from there"
-                    doubles.append(f"data.{name}_files: {path} holds the same as {first} of data.{other}_files{meant}")
-        if doubles:
-            _say_once(doubles[0] + (f" ({len(doubles)} such files)" if len(doubles) > 1 else ""))
-        return digest(parts)
+def check_encoding(encoding: str) -> None:
+    """Refuses one that Python does not know."""
+    try:
+        "".encode(encoding)
+    except (LookupError, UnicodeError):
+        raise ValueError(
+            f"encoding={encoding} is none that Python knows; set data.encoding to one, such as utf-8, latin-1 or utf-16"
+        ) from None
 
 
 def own_code() -> str:
@@ -177,12 +120,12 @@ def _files_of(folder: Path, name: str, key: str, endings: tuple[str, ...]) -> li
             f"{key}={name} is a folder without a file that ends in {', '.join(endings)}{other}; name files in it, for "
             f"example '{key}={name.rstrip('/')}/*'"
         )
-    _say_once(f"{key}={name} is a folder: {len(found)} of its {len(files)} files are read, by name")
+    say_once(f"{key}={name} is a folder: {len(found)} of its {len(files)} files are read, by name")
     return [file for path in found for file in _expand(str(path), key, endings)]
 
 
 @cache
-def _say_once(message: str) -> None:
+def say_once(message: str) -> None:
     log.warning(message)
 
 

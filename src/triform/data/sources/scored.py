@@ -5,9 +5,8 @@ from typing import ClassVar
 
 from triform.data.sources.base import Kind
 from triform.data.sources.examples import Scored
-from triform.data.sources.files import Files, OwnFiles
-from triform.data.sources.table_files import TableFiles, TableSource
-from triform.data.sources.tables import TABLES, Column
+from triform.data.sources.file_source import TableSource
+from triform.data.sources.tables import Column
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,31 +14,16 @@ class ScoredFiles(TableSource):
     """Tables (.tsv, .csv, .jsonl, .parquet, .arrow) with a text and a number in each row, gzipped or not.
 
     Args:
-        train_files: path, list of paths, glob, or a folder of tables.
-        validation_files: the same; None: a share of the training rows.
-        test_files: the same; None: there is no test split.
-        validation_fraction: that share, of distinct texts, chosen by a hash of the text.
-        encoding: of the files.
         text_column: name, or number from 0 if the table has no header; None: "text", else the only one left, or 0 if
             there is no header.
         score_column: the same; None: "score", else the only one left, or 1.
-
-    Raises:
-        ValueError: `validation_fraction` is not between 0 and 1, or Python knows no such `encoding`. `check`: a file is
-            missing or empty, or a column is not there. `load`: text is not in the encoding, or a row is not as it
-            should be.
+        train_files, validation_files, test_files, validation_fraction, encoding: see `FileSource`, which raises.
     """
 
-    train_files: Files
-    validation_files: Files
-    test_files: Files
-    validation_fraction: float
-    encoding: str
     text_column: Column
     score_column: Column
 
     kind: ClassVar[Kind] = "scored"
 
-    def tables(self) -> TableFiles:
-        own = OwnFiles(self.train_files, self.validation_files, self.test_files, self.encoding, TABLES)
-        return TableFiles(own, Scored(), (self.text_column, self.score_column))
+    def reader(self) -> Scored:
+        return Scored()

@@ -1,14 +1,15 @@
 """Sentences with a tag for each word from the user's own files."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
 from triform.data.sources.base import Kind, Place, Row
 from triform.data.sources.examples import Tagged, rows
-from triform.data.sources.files import Files, OwnFiles, check_fraction, form, read_lines
+from triform.data.sources.file_source import FileSource
+from triform.data.sources.files import form, read_lines
 from triform.data.sources.tables import Column, TableRow, check_columns, read_table
 
 LISTS = (".jsonl", ".parquet", ".arrow")
@@ -19,7 +20,7 @@ USUAL = {"tokens": 0, "tags": -1}
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggedFiles:
+class TaggedFiles(FileSource):
     """Files in the style of CoNLL, or tables (.jsonl, .parquet, .arrow) with lists of words and tags,
     gzipped or not.
 
@@ -28,63 +29,32 @@ class TaggedFiles:
     multi-word tokens and empty nodes are no words.
 
     Args:
-        train_files: path, list of paths, glob, or folder.
-        validation_files: the same; None: a share of the training sentences.
-        test_files: the same; None: there is no test split.
-        validation_fraction: that share, of distinct sentences, chosen by a hash of their text.
-        encoding: of the files.
         tokens_column: of CoNLL: number from 0, from the end if negative; of a table: name. None: 0, or "tokens".
         tags_column: the same; None: the last, or "tags".
+        train_files, validation_files, test_files, validation_fraction, encoding: see `FileSource`, which raises.
 
     Raises:
-        ValueError: `validation_fraction` is not between 0 and 1, or Python knows no such `encoding`. `check`: a file is
-            missing or empty, or a column is not there. `load`: text is not in the encoding, or a line has more or fewer
-            columns than the first.
+        ValueError: `load`: a line has more or fewer columns than the first.
     """
 
-    train_files: Files
-    validation_files: Files
-    test_files: Files
-    validation_fraction: float
-    encoding: str
     tokens_column: Column
     tags_column: Column
 
     kind: ClassVar[Kind] = "tagged"
+    endings = ENDINGS
 
-    def __post_init__(self) -> None:
-        check_fraction("TaggedFiles", self.validation_fraction)
-        self._files()
+    def check_split(self, paths: list[Path], key: str) -> None:
+        for path in paths:
+            if form(path) in LISTS:
+                check_columns(path, key, self.columns_of(Tagged()), self.encoding)
+            else:
+                for _ in islice(read_conll(path, key, self.columns_of(Tagged()), self.encoding), 1):
+                    pass
 
-    def check(self) -> None:
-        for name, paths in self._files().splits().items():
-            key = f"data.{name}_files"
-            for path in paths:
-                if form(path) in LISTS:
-                    check_columns(path, key, self._columns(), self.encoding)
-                else:
-                    for _ in islice(read_conll(path, key, self._columns(), self.encoding), 1):
-                        pass
-
-    def fingerprint(self) -> str:
-        return self._files().fingerprint(f"TaggedFiles {self.validation_fraction} {self._columns()}")
-
-    def files(self) -> list[Path]:
-        return self._files().all()
-
-    def load(self) -> Mapping[str, Iterable[Row]]:
-        return {name: self._read(paths, f"data.{name}_files") for name, paths in self._files().splits().items()}
-
-    def _read(self, paths: list[Path], key: str) -> Iterator[Row]:
+    def read_split(self, paths: list[Path], key: str) -> Iterator[Row]:
         for path in paths:
             read = read_table if form(path) in LISTS else read_conll
-            yield from rows(Tagged(), read(path, key, self._columns(), self.encoding))
-
-    def _files(self) -> OwnFiles:
-        return OwnFiles(self.train_files, self.validation_files, self.test_files, self.encoding, ENDINGS)
-
-    def _columns(self) -> dict[str, Column]:
-        return {"tokens": self.tokens_column, "tags": self.tags_column}
+            yield from rows(Tagged(), read(path, key, self.columns_of(Tagged()), self.encoding))
 
 
 def read_conll(path: Path, key: str, columns: dict[str, Column], encoding: str) -> Iterator[TableRow]:

@@ -1,7 +1,7 @@
 """Running text from the user's own files."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -9,61 +9,46 @@ from typing import ClassVar
 from triform.data.corpus import LineBlocks, PlainBlocks, Seekable, Shard
 from triform.data.sources.base import Kind, Place, Row
 from triform.data.sources.examples import Text, rows
-from triform.data.sources.files import Files, OwnFiles, check_fraction, form, is_plain_utf8, read_pieces
+from triform.data.sources.file_source import FileSource
+from triform.data.sources.files import form, is_plain_utf8, read_pieces
 from triform.data.sources.tables import TABLES, Column, check_columns, json_rows, read_table
 
 ENDINGS = (".txt", ".text", ".md", ".rst", ".html", ".xml", ".tex", ".py", *TABLES)
 
 
 @dataclasses.dataclass(frozen=True)
-class TextFiles:
+class TextFiles(FileSource):
     """Plain text, each file a document, or tables (.tsv, .csv, .jsonl, .parquet, .arrow), each row one; gzipped or not.
 
     Args:
-        train_files: path, list of paths, glob, or folder.
-        validation_files: the same; None: the last part of the training text.
-        test_files: the same; None: there is no test split.
-        validation_fraction: characters of the training text that are that last part, as a share.
-        encoding: of the files.
         text_column: of a table: name, or number from 0 if it has no header; None: "text".
+        train_files, validation_files, test_files, validation_fraction, encoding: see `FileSource`, which raises.
 
     Raises:
-        ValueError: `validation_fraction` is not between 0 and 1, or Python knows no such `encoding`. `check`: a file is
-            missing or empty, or a column is not there. `load`: a file is not in the encoding, broken, or blank.
+        ValueError: `load`: a file is broken, or blank.
     """
 
-    train_files: Files
-    validation_files: Files
-    test_files: Files
-    validation_fraction: float
-    encoding: str
     text_column: Column
 
     kind: ClassVar[Kind] = "text"
+    endings = ENDINGS
 
-    def __post_init__(self) -> None:
-        check_fraction("TextFiles", self.validation_fraction)
-        self._files()
+    def check_split(self, paths: list[Path], key: str) -> None:
+        for path in paths:
+            if form(path) in TABLES:
+                check_columns(path, key, self._columns(), self.encoding)
 
-    def check(self) -> None:
-        for name, paths in self._files().splits().items():
-            for path in paths:
-                if form(path) in TABLES:
-                    check_columns(path, f"data.{name}_files", self._columns(), self.encoding)
-
-    def fingerprint(self) -> str:
-        return self._files().fingerprint(f"TextFiles {self.validation_fraction} {self.text_column}")
-
-    def files(self) -> list[Path]:
-        return self._files().all()
-
-    def load(self) -> Mapping[str, Iterable[Row]]:
-        return {name: self._read(paths, f"data.{name}_files") for name, paths in self._files().splits().items()}
+    def read_split(self, paths: list[Path], key: str) -> Iterator[Row]:
+        for path in paths:
+            if form(path) in TABLES:
+                yield from rows(Text(), read_table(path, key, self._columns(), self.encoding))
+            else:
+                yield {"text": _document(path, key, self.encoding), "place": Place(str(path), "line", 1)}
 
     def shards(self) -> list[Shard | Seekable]:
         """The training files, each on its own."""
         key = "data.train_files"
-        return [self._shard(path, key, partial(self._read, [path], key)) for path in self._files().splits()["train"]]
+        return [self._shard(path, key, partial(self.read_split, [path], key)) for path in self.splits()["train"]]
 
     def streamed_as(self) -> str:
         """What of the settings decides what the training files say."""
@@ -75,16 +60,6 @@ class TextFiles:
         if form(path) == ".jsonl":
             return LineBlocks(path, key, read, partial(_document_of_line, self._columns()))
         return Shard(read) if form(path) in TABLES else PlainBlocks(path, key, read)
-
-    def _read(self, paths: list[Path], key: str) -> Iterator[Row]:
-        for path in paths:
-            if form(path) in TABLES:
-                yield from rows(Text(), read_table(path, key, self._columns(), self.encoding))
-            else:
-                yield {"text": _document(path, key, self.encoding), "place": Place(str(path), "line", 1)}
-
-    def _files(self) -> OwnFiles:
-        return OwnFiles(self.train_files, self.validation_files, self.test_files, self.encoding, ENDINGS)
 
     def _columns(self) -> dict[str, Column]:
         # By its name where it is not given: one of several columns is not guessed at.
