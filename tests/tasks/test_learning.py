@@ -59,6 +59,7 @@ CASES = [
     ("causal_lm", "decoder"),
     ("masked_lm", "encoder"),
     ("prefix_lm", "decoder"),
+    ("prefix_lm", "encoder_decoder"),
     ("span_corruption", "decoder"),
     ("span_corruption", "encoder_decoder"),
     ("denoising", "decoder"),

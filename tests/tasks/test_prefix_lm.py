@@ -1,13 +1,12 @@
 import numpy as np
+import pytest
 
 from triform.data.tokenizers import Tokenizer
 from triform.tasks.prefix_lm import PrefixLM
 
 
-def build(tokenizer: Tokenizer, seed: int = 0) -> PrefixLM:
-    return PrefixLM(
-        0.0, "torch", 0.0, 5, family="decoder", tokenizer=tokenizer, labels=None, seq_len=6, seed=seed
-    )  # fmt: skip
+def build(tokenizer: Tokenizer, seed: int = 0, family: str = "decoder") -> PrefixLM:
+    return PrefixLM(0.0, "torch", 0.0, 5, family=family, tokenizer=tokenizer, labels=None, seq_len=6, seed=seed)
 
 
 def test_the_rest_is_predicted_and_the_prefix_is_not(tokenizer: Tokenizer) -> None:
@@ -20,6 +19,19 @@ def test_the_rest_is_predicted_and_the_prefix_is_not(tokenizer: Tokenizer) -> No
         assert batch["labels"].tolist() == [[-100] * (prefix - 1) + [7, 8, 9, 10, 11][prefix:]]
         assert (batch["n_tokens"], batch["n_targets"]) == (4, 5 - prefix)
     assert seen == {1, 2, 3, 4}
+
+
+def test_two_stacks_divide_a_text_as_one_does(tokenizer: Tokenizer) -> None:
+    one, two = build(tokenizer), build(tokenizer, family="encoder_decoder")
+    for index in range(20):
+        example = [{"ids": np.array([7, 8, 9, 10, 11, 12])}]
+        prefix = int(one.collate(example, [(0, index)])["prefix_length"])
+        batch = two.collate(example, [(0, index)])
+        source, target = [7, 8, 9, 10, 11, 12][:prefix], [7, 8, 9, 10, 11, 12][prefix:]
+        assert batch["input_ids"].tolist() == [[*source, tokenizer.eos_id]]
+        assert batch["labels"].tolist() == [target]
+        assert batch["decoder_input_ids"].tolist() == [[tokenizer.start_id, *target[:-1]]]
+        assert batch["input_ids"].shape[1] <= two.seq_len
 
 
 def test_documents_of_a_row_are_rows_of_their_own(tokenizer: Tokenizer) -> None:
@@ -44,7 +56,8 @@ def test_places_are_a_function_of_seed_epoch_and_index(tokenizer: Tokenizer) -> 
     assert places(-1) == places(-1, seed=1), "held-out text is divided alike in all runs"
 
 
-def test_no_example_gives_a_row_without_targets(tokenizer: Tokenizer) -> None:
-    batch = build(tokenizer).collate([], [])
+@pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])
+def test_no_example_gives_a_row_without_targets(tokenizer: Tokenizer, family: str) -> None:
+    batch = build(tokenizer, family=family).collate([], [])
     assert (batch["labels"] == -100).all()
     assert batch["n_targets"] == 0

@@ -62,8 +62,12 @@ def check_gradients(expected: Gradients, found: Gradients, lonely: bool = False)
 
 
 TABLE = [
-    *(("causal_lm", "decoder"), ("masked_lm", "encoder"), ("prefix_lm", "decoder")),
-    *((task, family) for task in ("span_corruption", "denoising", "seq2seq") for family in ("decoder", TWO)),
+    *(("causal_lm", "decoder"), ("masked_lm", "encoder")),
+    *(
+        (task, family)
+        for task in ("prefix_lm", "span_corruption", "denoising", "seq2seq")
+        for family in ("decoder", TWO)
+    ),
     *(
         (task, family)
         for task in ("classification", "regression", "multi_label")
