@@ -1,6 +1,7 @@
 """From what the user typed to one plain, resolved config."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from triform.run.errors import BadInput, one_line
+from triform.run.errors import BadInput, nearest
 from triform.run.help import conf_dir
 from triform.run.recipe import CONFIG_NAME, with_recipe
 
@@ -65,15 +66,27 @@ def plain(config: DictConfig, hydra: Any = None) -> dict[str, Any]:
         resolved = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
         raise BadInput(f"{error.full_key} has no value; set it: {error.full_key}=VALUE") from error
-    except InterpolationKeyError as error:
-        raise BadInput(f"{error.full_key}: {one_line(error)}") from error
     except OmegaConfBaseException as error:
-        raise BadInput(f"{error.full_key}: {one_line(error)}") from error
+        raise unresolved(error, keys(OmegaConf.to_container(own))) from error
     assert isinstance(resolved, dict)
     values = {str(key): value for key, value in resolved.items()}
     if values.get("name") is None:
         values["name"] = str(choices.get("data", "run")).replace("/", "_")
     return values
+
+
+def unresolved(error: OmegaConfBaseException, names: Iterable[str]) -> BadInput:
+    """The refusal of a `${...}` that stands for nothing.
+
+    Args:
+        names: of the keys that there are.
+    """
+    reason = str(error).splitlines()[0].rpartition("raised while resolving interpolation: ")[2].strip('"')
+    if match := re.search(r"Interpolation key '([^']+)' not found", reason):
+        reason = f"${{{match[1]}}} names no key{nearest(match[1], names)}"
+    elif "Recursive interpolation" in reason:
+        reason = "${...} leads back to this key"
+    return BadInput(f"{error.full_key}: {reason}; set {error.full_key}=VALUE, or mend what stands in its ${{...}}")
 
 
 def keys(config: Any, prefix: str = "") -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
+from omegaconf.errors import InterpolationKeyError
 
 from triform.run.compose import composed, keys
 from triform.run.errors import BadInput, nearest, one_line
@@ -31,6 +32,10 @@ def explain(error: BaseException, overrides: Sequence[str], folders: Sequence[Pa
         return BadInput(f"{error.override}: cannot be read as key=value; {remedy}")
     text = "\n".join(str(link) for link in chain)
 
+    if any(isinstance(link, InterpolationKeyError) for link in chain):  # a group is chosen before any key has a value
+        given = [override for override in overrides if "${" in override.partition("=")[2]]
+        found = one_line(chain[-1])
+        return BadInput(f"{' or '.join(given) or 'a defaults list'}: {found} among the groups; name an option instead")
     if "Config group override must be a string" in text or "is not iterable" in text:
         known = groups(*folders)
         for override in overrides:
@@ -56,7 +61,9 @@ def explain(error: BaseException, overrides: Sequence[str], folders: Sequence[Pa
         r"Could not delete from config\. '([^']+)'", text
     )
     if match and "No match in the defaults list" not in text and "already at" not in text:
-        return unknown_key(match[1], overrides, folders)
+        # Of key={inner: value} it is perhaps the inner one that is not there.
+        inside = re.search(rf"is not in struct\s+full_key: ({re.escape(match[1])}\.\S+)", text)
+        return unknown_key(inside[1] if inside else match[1], overrides, folders)
     if match := re.search(r"Could not override '([^']+)'\. No match in the defaults list", text):
         return unknown_key(match[1].partition("@")[0], overrides, folders, group=match[1])
     if match := re.search(r"Could not append to config\. An item is already at '([^']+)'", text):
@@ -82,6 +89,10 @@ def unknown_key(key: str, overrides: Sequence[str], folders: Sequence[Path] = ()
         return BadInput(f"{group}: there is no such choice in this model; python train.py --help {key} shows the group")
     names = list(keys(_composable(overrides, folders, set(known))))
     inner, _, last = key.rpartition(".")
+    if inner == "callbacks":
+        return BadInput(
+            f"{key}: no such callback; add it: +{key}._target_=CLASS, and its arguments as +{key}.NAME=VALUE"
+        )
     siblings = [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == inner]
     siblings = [name for name in siblings if not name.startswith("_")]
     same_end = sorted((name for name in names if name.rpartition(".")[2] == last), key=lambda name: name.count("."))
