@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from triform.data.corpus import LineBlocks, PlainBlocks, Seekable, Shard
 from triform.data.sources.base import Kind, Place, Row
-from triform.data.sources.examples import Text, rows
+from triform.data.sources.examples import Reader, Text, rows
 from triform.data.sources.file_source import FileSource
 from triform.data.sources.files import form, is_plain_utf8, read_pieces
 from triform.data.sources.tables import TABLES, Column, check_columns, json_rows, read_table
@@ -36,12 +36,12 @@ class TextFiles(FileSource):
     def check_split(self, paths: list[Path], key: str) -> None:
         for path in paths:
             if form(path) in TABLES:
-                check_columns(path, key, self._columns(), self.encoding)
+                check_columns(path, key, self.columns_of(Text()), self.encoding)
 
     def read_split(self, paths: list[Path], key: str) -> Iterator[Row]:
         for path in paths:
             if form(path) in TABLES:
-                yield from rows(Text(), read_table(path, key, self._columns(), self.encoding))
+                yield from rows(Text(), read_table(path, key, self.columns_of(Text()), self.encoding))
             else:
                 yield {"text": _document(path, key, self.encoding), "place": Place(str(path), "line", 1)}
 
@@ -58,12 +58,12 @@ class TextFiles(FileSource):
         if not is_plain_utf8(path, key, self.encoding):
             return Shard(read)
         if form(path) == ".jsonl":
-            return LineBlocks(path, key, read, partial(_document_of_line, self._columns()))
+            return LineBlocks(path, key, read, partial(_document_of_line, self.columns_of(Text())))
         return Shard(read) if form(path) in TABLES else PlainBlocks(path, key, read)
 
-    def _columns(self) -> dict[str, Column]:
+    def columns_of(self, reader: Reader) -> dict[str, Column]:
         # By its name where it is not given: one of several columns is not guessed at.
-        return {"text": "text" if self.text_column is None else self.text_column}
+        return {name: name if column is None else column for name, column in super().columns_of(reader).items()}
 
 
 def _document_of_line(columns: dict[str, Column], place: Place, line: str) -> str | None:
